@@ -196,6 +196,31 @@ def test_a_long_stack_of_julia_s_is_no_output():
     assert told([f"ERROR: {error}", "Stacktrace:", *stack]) == ("config", error)
 
 
+def test_a_very_long_stack_of_julia_s_is_none_either():
+    """As in https://github.com/JuliaCI/BenchmarkTools.jl."""
+    error = "ERROR: LoadError: MethodError: Cannot `convert` an object of type Nothing to Float64"
+    stack = [line for at in range(10, 70) for line in (f" [{at}] f(x::Int)", f"    @ Base ./error.jl:{at}")]
+    assert told([error, "Stacktrace:", *stack, "in expression starting at /w/main.jl:29"])[0] == "user_code"
+
+
+def test_a_binding_that_slurm_cannot_satisfy_is_no_fault_of_the_node():
+    """It would be taken out of use."""
+    failed = "srun: error: Task launch for StepId=6602862.0 failed on node gnode2: Unable to satisfy cpu bind request"
+    assert told([failed, "srun: Job step aborted"]) == ("config", failed)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/spool/slurm_script: line 14: /home/me/alf2d: Is a directory",
+        "[mpiexec@n7] match_arg (utils/args/args.c:163): unrecognized argument oversubscribe",
+        "slurm_script: illegal option -- G",
+    ],
+)
+def test_a_command_line_that_is_refused_is_the_set_up(line):
+    assert told(["loading", line]) == ("config", line)
+
+
 def test_r_says_in_the_line_below_why_it_stopped():
     """As in the logs of https://cran.r-project.org packages' builds."""
     why = "error in evaluating the argument 'x' in selecting a method for function 'f': nothing is left"

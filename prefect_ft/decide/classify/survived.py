@@ -132,9 +132,9 @@ _ENOUGH = {
     **dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL),
     "crash-windows-exception": _AFTER_PRINTED,  # by Python's faulthandler, before the program can handle it
     **dict.fromkeys(("ompi-slots", "rabbitmq-node"), _AFTER_PRINTED),  # they explain it at length
-    **dict.fromkeys(("julia-code", "nextflow-code", "nextflow-config"), FAR_LINES),  # stacks follow
+    **dict.fromkeys(("nextflow-code", "nextflow-config"), FAR_LINES),  # stacks follow
     **dict.fromkeys(("crash-rust-panic", "rust-file-missing", "rust-main-panic"), FAR_LINES),
-    "cfg-traitlets": _VERY_FAR_LINES,  # the usage follows
+    **dict.fromkeys(("cfg-traitlets", "julia-code"), _VERY_FAR_LINES),  # the usage follows, or a long stack
 }
 """How many lines show that a run went on after certain signatures."""
 
