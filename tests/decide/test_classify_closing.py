@@ -69,7 +69,7 @@ def told(lines, exit_code=None):
         pytest.param("timeout : ERROR: Invalid syntax. Default option is not allowed more than '1' time(s).", "config",
                      id="a-command-of-windows"),
         pytest.param("Error: 1 validation error for TrainerConfig", "config", id="a-config-of-another-form"),
-        pytest.param("ERROR [acme] [src\\main.rs:132] Server is shutting down: nobody answers", "unknown",
+        pytest.param("ERROR [acme] [src\\main.rs:132] Server is shutting down: no peer answers", "unknown",
                      id="a-server-that-ends"),
         pytest.param("panic: invalid character '\\n' in string literal", "user_code", id="a-panic-of-go"),
         pytest.param("2026-01-02 03:04:05 KeyboardInterrupti/env/acme/trainer.py\", line 7", "cancelled",

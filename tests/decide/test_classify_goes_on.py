@@ -165,7 +165,7 @@ def test_older_compilers_name_no_column(error):
     "ended",
     ["TensorBoard caught SIGTERM; exiting...", "[C 00:16:56.375 NotebookApp] received signal 15, stopping"],
 )
-def test_a_server_that_somebody_ended_had_handled_what_it_printed(ended):
+def test_a_server_that_was_asked_to_stop_had_handled_its_exceptions(ended):
     """As in https://github.com/daiwk/grace_t."""
     handled = [
         *threw("UnicodeDecodeError: 'utf-8' codec can't decode byte 0x93 in position 296"),
@@ -183,6 +183,8 @@ def test_the_last_cause_that_java_names_counts():
     assert told([*thrown, "Caused by: a.InitError", *frames, cause, *frames]) == ("user_code", cause)
     full = "Caused by: java.io.IOException: No space left on device"
     assert told([*thrown, full, *frames, cause, *frames]) == ("storage", full)
+    peer = "Caused by: a.b.PeerException: the peer at n7 hung up"
+    assert told([*thrown, peer, *frames, cause, *frames]) == ("network", peer)
 
 
 def test_a_long_stack_of_julia_s_is_no_output():
@@ -197,7 +199,7 @@ def test_a_long_stack_of_julia_s_is_no_output():
 
 
 def test_a_very_long_stack_of_julia_s_is_none_either():
-    """As in https://github.com/JuliaCI/BenchmarkTools.jl."""
+    """As in https://github.com/pouyazia/HPCme."""
     error = "ERROR: LoadError: MethodError: Cannot `convert` an object of type Nothing to Float64"
     stack = [line for at in range(10, 70) for line in (f" [{at}] f(x::Int)", f"    @ Base ./error.jl:{at}")]
     assert told([error, "Stacktrace:", *stack, "in expression starting at /w/main.jl:29"])[0] == "user_code"
@@ -222,7 +224,7 @@ def test_a_command_line_that_is_refused_is_the_set_up(line):
 
 
 def test_r_says_in_the_line_below_why_it_stopped():
-    """As in the logs of https://cran.r-project.org packages' builds."""
+    """As in https://github.com/rswanwick/sesync_files."""
     why = "error in evaluating the argument 'x' in selecting a method for function 'f': nothing is left"
     assert told(["Error in h(simpleError(msg, call)) : ", f"  {why}", "Execution halted"]) == (
         "user_code",
@@ -245,7 +247,7 @@ def test_a_rank_that_aborts_all_is_the_cause_of_the_end_of_its_step():
 
 
 def test_a_server_answers_after_an_exception_that_it_logs():
-    """As vLLM and others that uvicorn runs."""
+    """As in deepseek.log of https://github.com/adityatadimeti/reasoning-distillation."""
     head = "ERROR 07-22 23:00:16 [serving_chat.py:222] "
     failed = threw("ValueError: This model's maximum context length is 32768 tokens", prefix=head)
     answer = 'INFO:     127.0.0.1:45204 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request'
@@ -254,7 +256,7 @@ def test_a_server_answers_after_an_exception_that_it_logs():
 
 
 def test_open_mpi_says_that_it_cannot_be_started_by_slurm():
-    """As in https://www.open-mpi.org/faq/?category=slurm."""
+    """As in https://github.com/voidspiral/trans-tools."""
     said = "but OMPI was not built with SLURM's PMI support and therefore cannot"
     lines = [
         "[n:7] OPAL ERROR: Unreachable in file ext3x_client.c at line 112",

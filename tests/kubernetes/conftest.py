@@ -16,7 +16,7 @@ FOLLOWS_UNTIL_S = 75.0
 
 @pytest.fixture
 def target(kubernetes_cluster: Target) -> Iterator[Target]:
-    """The cluster; nothing of a test's runs may be left in it, and nobody here may follow it any more."""
+    """The cluster; a test's runs may leave no objects in it, and no thread that watches it."""
     before = _objects(kubernetes_cluster)
     yield kubernetes_cluster
     for thread in threading.enumerate():

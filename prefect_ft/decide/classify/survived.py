@@ -150,7 +150,7 @@ _NO_SCRIPT = re.compile(r"(?:ba|da|k|z)?sh: (?:\d+: )?[^:]+: No such file")
 _SERVES = re.compile(
     rf"{SERVES}|INFO: +[\d.]+:\d+ - \"[A-Z]+ /|TensorBoard caught SIGTERM; |\[C [\d:. -]+ \w+App\] received signal \d"
 )
-"""How servers log that they go on, or that somebody has ended them."""
+"""How servers log further requests, or that they were asked to stop."""
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
 """A shell's reports of how a program ended that a later line of its script had started."""
