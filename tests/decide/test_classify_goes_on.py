@@ -198,6 +198,13 @@ def test_a_long_stack_of_julia_s_is_no_output():
     assert told([f"ERROR: {error}", "Stacktrace:", *stack]) == ("config", error)
 
 
+def test_a_stack_at_the_end_is_not_of_what_stands_far_above():
+    error = 'ERROR: SystemError: opening file "/w/monitor.jl": No such file or directory'
+    stack = [line for at in range(1, 12) for line in (f"[{at}] f(x::Int)", f"    @ Base ./error.jl:{at}")]
+    assert told([error, *stack])[0] == "config"
+    assert told([error, "words " * 1500, *stack])[0] == "none"
+
+
 def test_a_very_long_stack_of_julia_s_is_none_either():
     """As in https://github.com/pouyazia/HPCme."""
     error = "ERROR: LoadError: MethodError: Cannot `convert` an object of type Nothing to Float64"

@@ -338,7 +338,7 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
         is_last = finding.line >= log.number_of_tail(0) or _is_just_reported(finding, log)
         return (is_last or _is_above_stack(log)) and finding.level not in WEAK_LEVELS
     raised = finding.raised
-    is_of_all = raised is not None and raised.is_of_thread and finding.signature.failure_class in _ENDS_ALL
+    is_of_all = finding.signature.failure_class in _ENDS_ALL
     if raised is not None and (not raised.is_aside or raised.has_own or is_of_all):
         last = AFTER_LINE if raised.is_of_thread else _LAST_LINES
         return finding.line >= log.number_of_tail(max(-last, -len(log.tail)))
