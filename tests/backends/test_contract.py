@@ -13,6 +13,7 @@ from agents import AgentClient, checkpoints, settings
 from engine import IMAGE
 
 from prefect_ft.backends.base import Address, Backend, Worker
+from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.docker.config import DockerInfrastructure
 from prefect_ft.backends.kind import Workers
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
@@ -215,12 +216,13 @@ LONG = {"docker-elsewhere", "kubernetes-by-api"}
 def under(request: pytest.FixtureRequest, runtime_dir: Path, nobody_left: None) -> Iterator[Under]:
     made: list[Backend] = []
 
-    def make(**changes: Any) -> Backend:
+    own = runtime_dir / "run-1"
+    own.mkdir(exist_ok=True)
+
+    def make(directory: Path = own, **changes: Any) -> Backend:
         made.append(BACKENDS[request.param](directory, changes, request))
         return made[-1]
 
-    directory = runtime_dir / "run-1"
-    directory.mkdir(exist_ok=True)
     under = Under(make, make())
     yield under
     under.backend.destroy([*workers(0, 1), *under.created])
@@ -367,6 +369,19 @@ def test_another_life_of_the_orchestrator_finds_what_is_there(under: Under) -> N
     assert [(each.worker, each.result) for each in found] == [(worker, None) for worker in workers(0, 1)]
     under.backend.destroy(workers(0))
     assert [each.worker for each in under.make().find()] == workers(1)
+
+
+@pytest.mark.parametrize("under", ["docker", "docker-elsewhere", "kubernetes"], indirect=True)
+def test_another_life_on_another_machine_can_clear_what_it_finds(under: Under, tmp_path: Path) -> None:
+    """It has none of the files of the first one, and what it only found counts as its own."""
+    (client,) = under.create(0)
+    second, third = tmp_path / "second" / "run-1", tmp_path / "third" / "run-1"
+    for each in (second, third):
+        each.mkdir(parents=True)
+    assert [each.worker for each in under.make(second).find()] == workers(0)
+    clear_directory(second)
+    assert under.make(third).find() == []
+    client.hear_to_the_end()
 
 
 def test_a_system_that_is_there_answers(under: Under) -> None:

@@ -17,14 +17,10 @@ FOLLOWS_UNTIL_S = 75.0
 @pytest.fixture
 def target(kubernetes_cluster: Target) -> Iterator[Target]:
     """The cluster; a test's runs may leave no objects in it, and no thread that watches it."""
-    before = _objects(kubernetes_cluster)
+    before = kubernetes_cluster.objects()
     yield kubernetes_cluster
     for thread in threading.enumerate():
         if thread.name == "prefect-ft-watch":
             thread.join(FOLLOWS_UNTIL_S)
             assert not thread.is_alive(), "".join(traceback.format_stack(sys._current_frames()[thread.ident]))
-    assert _objects(kubernetes_cluster) - before == set()
-
-
-def _objects(target: Target) -> set[tuple[str, str]]:
-    return {(kind, name) for kind in ("pod", "secret", "config_map") for name in target.names(kind)}
+    assert kubernetes_cluster.objects() - before == set()

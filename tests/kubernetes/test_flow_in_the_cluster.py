@@ -246,7 +246,7 @@ def assert_unnoticed(target: Target, volume: Path) -> None:
     run = latest_run(volume / "model")
     assert run is not None
     assert run.status == "completed"
-    assert target.names("pod") == []
+    assert target.objects() == set()
 
 
 def comebacks(volume: Path) -> list[Any]:

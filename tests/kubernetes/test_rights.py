@@ -59,10 +59,9 @@ def find_what_an_agent_left(target: Target, place: dict[str, Any], directory: Pa
 
 
 @pytest.mark.long  # half a minute
-def test_a_run_gets_on_with_its_rights_and_uses_each(kubernetes_cluster: Target, tmp_path: Path) -> None:
-    if kubernetes_cluster.own is None:
+def test_a_run_gets_on_with_its_rights_and_uses_each(target: Target, tmp_path: Path) -> None:
+    if target.own is None:
         pytest.skip("needs a cluster of the tests' own, that writes down what it is asked")
-    target = kubernetes_cluster
     with allowed(target, RIGHTS, CORDON):
         kubeconfig = str(kubeconfig_of_the_account(target, tmp_path))
         place = target.infrastructure(workers=2, kubeconfig=kubeconfig)

@@ -121,6 +121,10 @@ class Target:
         )
         return sorted(item.metadata.name for item in listed.items)
 
+    def objects(self) -> set[tuple[str, str]]:
+        """All objects that runs have in the namespace, as kind and name."""
+        return {(kind, name) for kind in ("pod", "secret", "config_map") for name in self.names(kind)}
+
     def until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while not holds():

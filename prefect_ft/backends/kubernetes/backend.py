@@ -175,13 +175,16 @@ class KubernetesBackend:
     def find(self) -> list[Found]:
         """Return the phase's workers, also those of earlier orchestrators, by their pods' labels.
 
-        In the order of epoch and decision.
+        In the order of epoch and decision. Records that the run has objects there, for its clean-up from here.
         """
+        pods = self._cluster.pods(self._names.selector)
+        if pods:
+            note_place(self._directory / CLUSTER, self._infrastructure)
         found = [
             Found(
                 worker=worker, address=self._connections.address(worker, pod), result=self._left(worker, pod)
             )
-            for pod in self._cluster.pods(self._names.selector)
+            for pod in pods
             if not is_leaving(pod) and (worker := LABELS.worker(pod["metadata"]["labels"])) is not None
         ]
         return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))
