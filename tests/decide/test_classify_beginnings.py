@@ -281,6 +281,16 @@ def test_what_a_program_prints_first_marks_another_start(first: str, failed: lis
     assert rule([*failed, first, "training"], exit_code=1)[0] == rule(failed)[0]
 
 
+@pytest.mark.parametrize(("minute", "failure_class"), [(4, "user_code"), (5, "none")])
+def test_a_first_line_that_comes_soon_again_is_of_another_run_if_a_minute_has_passed(
+    minute: int, failure_class: str
+) -> None:
+    """A log to which runs were appended, in Navyatr13/Molecular_Generation."""
+    first = "2026-01-02 03:{:02}:06,007 - INFO - VAE Training Started"
+    begun = [first.format(4), "2026-01-02 03:04:06,008 - INFO - Loading", first.format(minute)]
+    assert rule([*begun, *FAILED, first.format(7), "loaded"])[0] == failure_class
+
+
 @pytest.mark.parametrize("size", [97, 1 << 20])
 def test_what_a_program_warns_of_as_it_begins_may_be_long_before_the_end_of_a_log(size: int) -> None:
     """https://github.com/awohns/relative-allele-age"""

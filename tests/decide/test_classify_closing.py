@@ -500,6 +500,7 @@ def test_the_exception_counts_that_a_line_before_its_logged_traceback_tells_of()
         pytest.param("  perplexity    =     nan", "none", id="in-what-a-trainer-sums-up-at-its-end"),
         pytest.param("epoch 7 loss: 0.3 val_loss: nan", "none", id="one-of-two"),
         pytest.param("accuracy: nan", "none", id="not-a-loss"),
+        pytest.param("Train: [241/300][200/312] loss 10.3 (11.3) grad_norm 9.4 (inf)", "none", id="an-average"),
     ],
 )
 def test_the_last_loss_is_no_number(last, failure_class):
@@ -629,12 +630,21 @@ def test_a_complaint_of_no_known_kind_is_over_where_the_program_prints_as_before
     assert told([head + line for line in lines[:4]])[0] == "unknown"
 
 
+@pytest.mark.parametrize(("apart_minutes", "failure_class"), [(0, "unknown"), (1, "none")])
+def test_what_a_program_logs_again_a_minute_later_ended_nothing(apart_minutes, failure_class):
+    """A server's log in raoyun/yolo."""
+    times = [f"[2026-01-02 03:{4 + each * apart_minutes:02}:05.25]" for each in range(3)]
+    assert told([f"{time} ERROR: UserDao: registration failed" for time in times])[0] == failure_class
+
+
 @pytest.mark.parametrize(
     "advice",
     [
         "Important: You should give only the planning to solve the problem. Do not add words.",
         "`label` got an empty value. This is discouraged and may be disallowed by raising an exception.",
         "ERROR - tokenization_utils -   Using sep_token, but it is not set yet.",
+        "Error while loading conda entry point: conda-libmamba-solver (libarchive.so.20: cannot open shared object "
+        "file: No such file or directory)",
     ],
 )
 def test_advice_at_the_end_is_no_failure(advice):

@@ -119,6 +119,9 @@ def test_r_gives_the_reason_in_the_next_line(stopped, reason, expected):
         ("nvmlInit_v2() failed: Driver/library version mismatch", "config"),
         ("\tError from slot1@n1: Your job used too much memory, as measured by ImageSize.", "oom_host"),
         ("RuntimeError: [enforce fail at inline_container.cc:222] . file not found: archive/7", "checkpoint"),
+        ("RuntimeError: The archive devkit_t12.tar.gz is not present in the root directory", "config"),
+        ("qt.qpa.screen: QXcbConnection: Could not connect to display localhost:10.0", "config"),
+        ("Could not connect to any X display.", "config"),
     ],
 )
 def test_what_other_programs_say_of_their_ends(line, expected):
@@ -126,7 +129,8 @@ def test_what_other_programs_say_of_their_ends(line, expected):
     https://github.com/SchriderLab/CancerSim, https://github.com/CraigJAnderson/lce-si-replication,
     https://github.com/quytruong1808/vilas, https://github.com/jsquaredosquared/novocraft-sv-benchmarking,
     https://github.com/rwalkerlewis/pwdfd2D, https://github.com/logangregorym/gem5-changes, https://github.com/ThadlerK/OneDock,
-    https://github.com/FalsoMoralista/FGDCC, https://github.com/jantoniadis/MESAcondor, https://github.com/FionaLippert/birdMigration
+    https://github.com/FalsoMoralista/FGDCC, https://github.com/jantoniadis/MESAcondor, https://github.com/FionaLippert/birdMigration,
+    https://github.com/MohitK29/compact-Transformers, https://github.com/BellaCaoyh/pytorch_cnn
     """
     assert told([*PROGRESS, line])[0] == expected
 

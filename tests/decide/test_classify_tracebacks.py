@@ -51,6 +51,8 @@ def read(lines, reader=None):
         ),
         pytest.param([HEAD, "ValueError: x"], [], id="no-frame-no-traceback"),
         pytest.param([FRAME, "ValueError: x"], [raised()], id="header-out-of-sight"),
+        pytest.param([FRAME, "Warning: x"], [], id="a-warning-below-a-frame-that-a-program-prints"),
+        pytest.param([HEAD, FRAME, "Warning: x"], [raised("Warning")], id="a-warning-that-is-raised"),
         pytest.param(
             ["7: " + line for line in (HEAD, FRAME)] + ["12: ValueError: x"], [raised()], id="numbered-prefix"
         ),

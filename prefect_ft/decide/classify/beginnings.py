@@ -14,7 +14,7 @@ from typing import Any
 
 import re2
 
-from prefect_ft.decide.classify.heads import after_time, read_line
+from prefect_ft.decide.classify.heads import after_time, read_line, stamp_of
 from prefect_ft.decide.classify.progress import place_of
 from prefect_ft.decide.classify.tracebacks import HEADER
 
@@ -27,6 +27,8 @@ _EARLY = 3  # a start has to begin with one of this many first patterns
 _APART_BYTES = 8000  # the greatest distance between two lines of a start
 _TEXT_BYTES = 160  # of a line that are compared
 _LETTERS = 8  # that a line must have
+
+_STARTED_S = 60  # in which the processes of a run start
 
 _NUMBER = re.compile(r"\d+")
 _SPACES = re.compile(r"(?:\\ )+")
@@ -42,6 +44,7 @@ class Beginning:
     def __init__(self) -> None:
         self._lines: list[tuple[int, bytes]] = []
         self._read: list[str] = []
+        self._stamps: list[float | None] = []
         self.is_closed = False
         """Whether the first failure has been reported."""
         self._texts: list[bytes] = []
@@ -68,7 +71,9 @@ class Beginning:
             if place >= offset or HEADER in text:
                 break
             if _is_telling(text):
-                self._read.append(_NUMBER.sub("0", raw.decode(errors="replace")))
+                whole = raw.decode(errors="replace")
+                self._read.append(_NUMBER.sub("0", whole))
+                self._stamps.append(stamp_of(whole))
         keys = self.keys
         self._is_said = keys[:1] == self._read[:1] and self._begins_by_saying_so()
         if len(keys) >= _NEEDED or self._is_said:
@@ -87,7 +92,15 @@ class Beginning:
     def _is_of_several(self, key: str) -> bool:
         """Return whether a line repeats with fewer than `_NEEDED` different ones in between."""
         at = [index for index, one in enumerate(self._read) if one == key]
-        return any(len({*self._read[one + 1 : next_one]}) < _NEEDED for one, next_one in pairwise(at))
+        return any(
+            len({*self._read[one + 1 : next_one]}) < _NEEDED and not self._is_long(one, next_one)
+            for one, next_one in pairwise(at)
+        )
+
+    def _is_long(self, one: int, other: int) -> bool:
+        """Return whether more time passed between two lines than processes of one run take to start."""
+        begun, ended = self._stamps[one], self._stamps[other]
+        return begun is not None and ended is not None and ended - begun >= _STARTED_S
 
     def occurrences(self, block: bytes, at: int) -> deque[tuple[int, int]]:
         """Return the offset and the number of each first line that a block repeats from `at` on."""

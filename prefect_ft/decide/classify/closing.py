@@ -7,13 +7,12 @@ explains the failure, so its verdict is never certain.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from prefect_ft.decide.classify.exits import CODES, by_status, signal_of
-from prefect_ft.decide.classify.heads import Line, after_time
+from prefect_ft.decide.classify.heads import Line, after_time, stamp_of
 from prefect_ft.decide.classify.progress import is_result, place_of
 from prefect_ft.decide.classify.said import said_by, says_to_go_on
 from prefect_ft.model import FailureClass
@@ -262,9 +261,9 @@ _LOGGED, _TRIED = "E", "D"
 _ITEMS = 3
 """How many similar complaints are about items that a program processes, and not about its end."""
 
-_OFTEN = 10
+_OFTEN, _OFTEN_S = 10, 60
 """How often a logger reports an error of which the kind is not known, if it ends nothing: more often than by each rank
-of a node."""
+of a node, or over more seconds than these take to end."""
 
 _OUTPUT, _INDENT = "Command error:", "  "
 """How Nextflow heads what a task printed to standard error, and what it puts before each line of that."""
@@ -320,7 +319,7 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
         said = "user_code" if is_uncaught else _said_by_code(line)
     if said is None and (not is_end or any(map(_is_beside, line.views)) or _is_result_at_a_place(text)):
         return None
-    if said == "numeric" and not is_end and _VALUE.search(text) is not None:
+    if said == "numeric" and not is_end and (_VALUE.search(text) is not None or _is_of_progress(text)):
         return None
     return text if shown is None else shown, said, is_end
 
@@ -337,6 +336,11 @@ def is_of_tracker(text: str) -> bool:
 def _is_beside(view: str) -> bool:
     """Return whether what complains is around the program, or the complaint about one of many items."""
     return view.startswith(_AROUND) or _ITEM.search(view) is not None
+
+
+def _is_of_progress(text: str) -> bool:
+    """Return whether a line reports a loss that is a number, and where the run is: averages may be no numbers then."""
+    return _LOSS.search(text) is not None and place_of(text) is not None
 
 
 def _is_result_at_a_place(text: str) -> bool:
@@ -416,21 +420,28 @@ def _without_passed(
 
     Those of a known class only if a logger reports the same as an error again and again.
     """
-    times_logged = _times_logged(lines) if complaints else {}
+    logged = _times_logged(lines) if complaints else {}
     for one in complaints:
-        times = times_logged.get(one.line, 0)
-        if one.failure_class is None and times >= _OFTEN:
+        times, took_s = logged.get(one.line, (0, 0.0))
+        if one.failure_class is None and (times >= _OFTEN or (times >= _ITEMS and took_s >= _OFTEN_S)):
             continue
         is_said_once = one.failure_class is not None and times < _ITEMS
         if is_said_once or one.after < _FOLLOWING or not _is_passed(one, lines):
             yield one
 
 
-def _times_logged(lines: Sequence[tuple[int, Line]]) -> dict[int, int]:
-    """Return how often a logger reports the same as an error, for each line that is one."""
-    forms = {number: _form(line) for number, line in lines if line.level == _LOGGED}
-    times = Counter(form for form in forms.values() if form)
-    return {number: times[form] for number, form in forms.items()}
+def _times_logged(lines: Sequence[tuple[int, Line]]) -> dict[int, tuple[int, float]]:
+    """Return how often a logger reports the same as an error, and over how many seconds, for each line that is one."""
+    logged: dict[str, list[tuple[int, float | None]]] = {}
+    for number, line in lines:
+        if line.level == _LOGGED and (form := _form(line)):
+            logged.setdefault(form, []).append((number, stamp_of(line.text)))
+    found: dict[int, tuple[int, float]] = {}
+    for each in logged.values():
+        stamps = [stamp for _, stamp in each if stamp is not None]
+        took_s = max(stamps) - min(stamps) if stamps else 0.0
+        found |= {number: (len(each), took_s) for number, _ in each}
+    return found
 
 
 def _is_passed(complaint: Complaint, lines: Sequence[tuple[int, Line]]) -> bool:

@@ -30,6 +30,8 @@ _LABEL = re.compile(r"(?=[^ ]*\d)\S.{0,120}?[\d\]:|>)Z] ?(?=\s*File \")")
 _EXCEPTION = re.compile(
     r"((?:error|timeout|gaierror|herror|(?=\w*[A-Z.])[A-Za-z_][\w.]*)(?:\((?:\w+\.)*[A-Z]\w*\))?)(?::(?:\s+(.*))?)?$"
 )
+_WARNED = "Warning: "
+"""How programs warn; below frames without a header it is no exception of that name."""
 _BOX = re.compile(r"╭|\+-{2,} $")
 _BOX_FRAME = re.compile(r"[│|] (/\S+|\S+\.py):\d+ in\s+(\S*)")
 _BOX_END = ("╰", "+-")
@@ -292,7 +294,8 @@ class TracebackReader:
         if now.frame is not None and text.startswith(_OF_A_LOGGER):
             self._now = None
             return True, None
-        if now.frame is not None and (exception := _EXCEPTION.match(text)):
+        is_warned = not now.has_head and text.startswith(_WARNED)
+        if now.frame is not None and not is_warned and (exception := _EXCEPTION.match(text)):
             self._now = None
             return True, _raised(exception[1], exception[2] or "", now, *now.frame)
         if text and not text[0].isspace() and _ends_bare(now):
