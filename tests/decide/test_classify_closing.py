@@ -643,8 +643,7 @@ def test_what_a_program_logs_again_a_minute_later_ended_nothing(apart_minutes, f
         "Important: You should give only the planning to solve the problem. Do not add words.",
         "`label` got an empty value. This is discouraged and may be disallowed by raising an exception.",
         "ERROR - tokenization_utils -   Using sep_token, but it is not set yet.",
-        "Error while loading conda entry point: conda-libmamba-solver (libarchive.so.20: cannot open shared object "
-        "file: No such file or directory)",
+        "Error while loading conda entry point: a-solver (libarchive.so.20: cannot open shared object file)",
     ],
 )
 def test_advice_at_the_end_is_no_failure(advice):
