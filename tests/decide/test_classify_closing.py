@@ -500,7 +500,9 @@ def test_the_exception_counts_that_a_line_before_its_logged_traceback_tells_of()
         pytest.param("  perplexity    =     nan", "none", id="in-what-a-trainer-sums-up-at-its-end"),
         pytest.param("epoch 7 loss: 0.3 val_loss: nan", "none", id="one-of-two"),
         pytest.param("accuracy: nan", "none", id="not-a-loss"),
-        pytest.param("Train: [241/300][200/312] loss 10.3 (11.3) grad_norm 9.4 (inf)", "none", id="an-average"),
+        pytest.param(
+            "Train: [241/300][200/312] loss 10.3 (11.3) grad_norm 9.4 (inf)", "none", id="an-average"
+        ),
     ],
 )
 def test_the_last_loss_is_no_number(last, failure_class):
