@@ -213,7 +213,9 @@ def _copied(run: Run) -> None:
     assert run.orchestrator is not None
     model, copy = run.directory / "model", run.directory / "copy"
     subprocess.run(["cp", "-a", model, copy], check=True)
-    ranks = run.ranks().keys()
+    ranks = run.ranks()
+    for process in ranks.values():
+        process.suspend()  # else a quick trainer is at its end before the last command
     run.orchestrator.kill()
     run.orchestrator.wait()
     for words in (
@@ -224,7 +226,9 @@ def _copied(run: Run) -> None:
     ):
         refused = run.done(*words, str(copy))
         assert (refused.returncode, f"is a copy of {model}" in refused.stderr) == (2, True), refused.stderr
-    assert run.ranks().keys() == ranks
+    assert run.ranks().keys() == ranks.keys()
+    for process in ranks.values():
+        process.resume()
     run.begin("resume", str(model))
 
 
