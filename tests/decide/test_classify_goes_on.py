@@ -1532,3 +1532,17 @@ def test_what_python_ignored_is_no_end_whatever_is_printed_between(between):
     ]
     assert told([*WELL, notice, *between, *raised])[0] == "none"
     assert told([*WELL, *between, *raised])[0] == "user_code"
+
+
+@pytest.mark.parametrize(("times", "failure_class"), [(2, "config"), (3, "none")])
+def test_what_a_run_went_on_after_three_times_does_not_end_it(times, failure_class):
+    """https://github.com/wkdgnsgo/grpodiffimprove"""
+    failed = "generator - ERROR - Image generation failed: Torch not compiled with CUDA enabled"
+    lines = [
+        line for at in range(times) for line in (failed, f"step {2 * at} well", f"step {2 * at + 1} well")
+    ]
+    assert told([*lines, failed])[0] == failure_class
+    assert told([*lines, failed], exit_code=1)[0] == "config"
+    assert told([*lines, "job 7 has been requeued", *lines[:3], failed])[0] == "config"
+    first = ["Loading the data set", "Building the model", "Using two devices"]
+    assert told([*first, *lines[1:3], failed] * (times + 1))[0] == "config"

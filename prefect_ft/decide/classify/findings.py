@@ -5,7 +5,8 @@ Owns how many are kept: the first and the last of each rule. Reads no text.
 
 from __future__ import annotations
 
-from collections import deque
+import re
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,7 +27,11 @@ BUFFERED_BYTES = 8 * 8192
 WENT_ON = "the run went on after it"
 """Why a finding was dropped: later output shows that the run went on."""
 
+SURVIVED = 3
+"""After how many times a run went on after a line, it goes on after that line."""
+
 _RULES = 200
+_NUMBER = re.compile(r"\d+")
 _OVER = 32  # dropped findings that are remembered, to explain verdicts
 
 
@@ -48,6 +53,11 @@ class Finding:
     stamp: float | None = None
     is_mention: bool = False
     """Whether it only names an exception, without a traceback."""
+
+    @property
+    def form(self) -> str:
+        """Its rule and its text without numbers: the same for another line that says the same."""
+        return f"{self.signature.id}: {_NUMBER.sub('', self.text)}"
 
     @property
     def first_line(self) -> int:
@@ -92,6 +102,8 @@ class LogFindings:
     """The complaints of the last lines, in any words."""
     over: tuple[tuple[Finding, str], ...] = ()
     """The last dropped findings, each with the reason."""
+    survived: frozenset[str] = frozenset()
+    """The forms of lines after which the run went on `SURVIVED` times."""
     number_of_tail: Callable[[int], int] = lambda index: index + 1
     """Counts the lines up to one of the tail, by its index there."""
 
@@ -113,6 +125,7 @@ class Store:
     def __init__(self) -> None:
         self._rules: dict[str, _Kept] = {}
         self._over: deque[tuple[Finding, str]] = deque(maxlen=_OVER)
+        self._survived: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -147,6 +160,8 @@ class Store:
             if (first := next(filter(is_over, kept.all()), None)) is None:
                 continue
             self._over.append((first, why))
+            if why == WENT_ON and (first.form in self._survived or len(self._survived) < _RULES):
+                self._survived[first.form] += 1
             kept.first = [one for one in kept.first if not is_over(one)]
             kept.last = deque((one for one in kept.last if not is_over(one)), maxlen=KEPT_LAST)
             if not kept.all():
@@ -155,6 +170,11 @@ class Store:
     def clear(self, why: str) -> None:
         """Drop all."""
         self.forget(lambda _: True, why)
+        self._survived.clear()
+
+    def survived(self) -> frozenset[str]:
+        """Return the forms of lines after which the run went on `SURVIVED` times."""
+        return frozenset(form for form, times in self._survived.items() if times >= SURVIVED)
 
     def over(self) -> tuple[tuple[Finding, str], ...]:
         """Return the last dropped findings, each with the reason."""

@@ -326,6 +326,7 @@ class LogScanner:
             goes_on=self._before.goes_on([line for _, line in closing], self._fed + self._length),
             breaks_off=any(reader.breaks_off for reader in self._readers.values()),
             over=self._kept.over(),
+            survived=self._kept.survived(),
             complaints=self._complaints(closing),
             number_of_tail=lambda index: self._number(len(self._block)) - last[index][0],
         )

@@ -172,7 +172,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         for one in findings
         if one.signature.id not in _OF_SCRIPTS or one.order > killed + (_AFTER_SHELL if killed else 0)
     ]
-    findings = [one for one in findings if not _is_served_after(one, log)]
+    findings = [one for one in findings if not (_is_served_after(one, log) or _was_survived_before(one, log))]
     findings = _without_items(_without_passed_lines(findings))
     if not findings:
         return []
@@ -337,6 +337,11 @@ def _is_served_after(finding: Finding, log: LogFindings) -> bool:
     """Return whether a server goes on after an exception: it handled it, or its kernel did, or it started later."""
     serving = (at for at, text in enumerate(log.tail) if finding.raised and _SERVES.match(text) is not None)
     return any(log.number_of_tail(at) > finding.last_line for at in serving)
+
+
+def _was_survived_before(finding: Finding, log: LogFindings) -> bool:
+    """Return whether a line says what the run went on after again and again."""
+    return finding.raised is None and _may_be_unheeded(finding) and finding.form in log.survived
 
 
 def _goes_on_after(finding: Finding, after: float, log: LogFindings) -> bool:
