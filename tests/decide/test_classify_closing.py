@@ -521,6 +521,11 @@ def test_a_run_survives_what_it_prints_and_then_goes_on(after, failure_class):
     assert plain(lines, 1)[0] == "network"
 
 
+@pytest.mark.parametrize("last", ["step 7: gradient is nan", "loss 0.3: the gradient is nan, aborting"])
+def test_a_gradient_that_is_no_number_is_a_complaint_without_a_loss_at_a_place(last):
+    assert told([last])[0] == "numeric"
+
+
 def test_what_wandb_sums_up_is_no_end():
     for head in ("", "2026-01-02 03:04:05 "):
         assert told([f"{head}wandb: train_batches/train_loss nan"])[0] == "none"
@@ -632,11 +637,14 @@ def test_a_complaint_of_no_known_kind_is_over_where_the_program_prints_as_before
     assert told([head + line for line in lines[:4]])[0] == "unknown"
 
 
-@pytest.mark.parametrize(("apart_minutes", "failure_class"), [(0, "unknown"), (1, "none")])
-def test_what_a_program_logs_again_a_minute_later_ended_nothing(apart_minutes, failure_class):
+@pytest.mark.parametrize(
+    ("times", "apart_minutes", "failure_class"), [(3, 0, "unknown"), (2, 1, "unknown"), (3, 1, "none")]
+)
+def test_what_a_program_logs_again_a_minute_later_ended_nothing(times, apart_minutes, failure_class):
     """A server's log in raoyun/yolo."""
-    times = [f"[2026-01-02 03:{4 + each * apart_minutes:02}:05.25]" for each in range(3)]
-    assert told([f"{time} ERROR: UserDao: registration failed" for time in times])[0] == failure_class
+    at = [f"[2026-01-02 03:{4 + each * apart_minutes:02}:05.25]" for each in range(times)]
+    assert told([f"{time} ERROR: UserDao: registration failed" for time in at])[0] == failure_class
+    assert told([f"{time} fatal: UserDao: registration failed" for time in at])[0] == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from prefect_ft.decide.classify.exits import (
     by_status,
     signal_of,
 )
-from prefect_ft.decide.classify.findings import Finding, LogFindings, Store
+from prefect_ft.decide.classify.findings import WENT_ON, Finding, LogFindings, Store
 from prefect_ft.decide.classify.progress import Progress, place_of
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.signatures import Signature
@@ -227,6 +227,15 @@ def test_of_two_hundred_rules_each_is_kept_and_no_further_one():
         store.add(finding(order, f"r{order}"))
     store.add(finding(300, "r0"))
     assert kept(store) == [*range(200), 300]
+
+
+def test_of_two_hundred_forms_it_is_counted_how_often_they_were_survived():
+    store = Store()
+    for _ in range(3):
+        for order in range(202):
+            store.add(finding(order, f"r{order}"))
+            store.forget(lambda _: True, WENT_ON)
+    assert len(store.survived()) == 200
 
 
 def test_a_finding_is_dropped_and_nothing_that_equals_it():

@@ -1546,3 +1546,16 @@ def test_what_a_run_went_on_after_three_times_does_not_end_it(times, failure_cla
     assert told([*lines, "job 7 has been requeued", *lines[:3], failed])[0] == "config"
     first = ["Loading the data set", "Building the model", "Using two devices"]
     assert told([*first, *lines[1:3], failed] * (times + 1))[0] == "config"
+
+
+def test_an_exception_that_ends_a_program_was_survived_by_no_other_one():
+    caught = [*threw("ValueError: no such part", "/app/train.py evaluate"), *WELL[:2]] * 3
+    assert told([*caught, *threw("ValueError: no such part", "/app/train.py evaluate")])[0] == "none"
+    assert told([*caught, *threw("ValueError: no such part")])[0] == "user_code"
+
+
+def test_a_faulty_device_may_be_reported_again_and_again():
+    fault = "NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus."
+    places = [f"step {number} loss 0.{number}" for number in range(600)]
+    assert told([fault, *places] * 3)[0] == "none"
+    assert told([*[fault, *places] * 3, fault])[0] == "hardware"

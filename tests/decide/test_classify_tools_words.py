@@ -122,6 +122,16 @@ def test_r_gives_the_reason_in_the_next_line(stopped, reason, expected):
         ("RuntimeError: The archive devkit_t12.tar.gz is not present in the root directory", "config"),
         ("qt.qpa.screen: QXcbConnection: Could not connect to display localhost:10.0", "config"),
         ("Could not connect to any X display.", "config"),
+        ("err: 402 Client Error: Payment Required for url: https://openrouter.ai/api/v1/chat", "network"),
+        ("err: 404 Client Error: Not Found for url: https://openrouter.ai/api/v1/chat", "config"),
+        (
+            "[ERROR] Aggregator WS exhausted all retries! Connection failed: timed out. Reconnecting in 1s",
+            "none",
+        ),
+        (
+            "RuntimeError: Input and output sizes should be greater than 0, but got input (H: 32, W: 0)",
+            "user_code",
+        ),
     ],
 )
 def test_what_other_programs_say_of_their_ends(line, expected):

@@ -160,7 +160,7 @@ class Store:
             if (first := next(filter(is_over, kept.all()), None)) is None:
                 continue
             self._over.append((first, why))
-            if why == WENT_ON and (first.form in self._survived or len(self._survived) < _RULES):
+            if first.form in self._survived or len(self._survived) < _RULES:
                 self._survived[first.form] += 1
             kept.first = [one for one in kept.first if not is_over(one)]
             kept.last = deque((one for one in kept.last if not is_over(one)), maxlen=KEPT_LAST)

@@ -34,8 +34,8 @@ _OF_EXCEPTIONS = frozenset(
 
 _GOES_ON = compiled(
     r"(?i)\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retrying|will (?:try|continue|retry|ignore|skip)|fall(?:s|ing)? ?back|"
-    r"continuing|will stop after|thrown while requesting|recomputing|sleeping for|defaulting to|"
-    r"using (?:the )?(?:best|default|cached?|slow|cpu)|non-fatal|not fatal|"
+    r"continuing|(?:rebound|reconnect)ing|will stop after|thrown while requesting|recomputing|sleeping for|"
+    r"defaulting to|using (?:the )?(?:best|default|cached?|slow|cpu)|non-fatal|not fatal|"
     r"harmless|replac(?:ed|ing) (?:by|with)|zero(?:ed|ing))\b|[;,] using \b"
 )
 

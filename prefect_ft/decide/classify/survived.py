@@ -341,7 +341,7 @@ def _is_served_after(finding: Finding, log: LogFindings) -> bool:
 
 def _was_survived_before(finding: Finding, log: LogFindings) -> bool:
     """Return whether a line says what the run went on after again and again."""
-    return finding.raised is None and _may_be_unheeded(finding) and finding.form in log.survived
+    return _may_be_unheeded(finding) and finding.form in log.survived
 
 
 def _goes_on_after(finding: Finding, after: float, log: LogFindings) -> bool:
