@@ -47,6 +47,21 @@ def test_the_traceback_within_a_warning_of_scikit_learn_ended_nothing(above, bel
     assert told([*PROGRESS, *lines[1:5]])[0] == "user_code"
 
 
+@pytest.mark.parametrize(
+    ("message", "failure_class"),
+    [
+        ("The dof pos at index 6 is invalid: [0.0, 0.0], it should be a normalized quaternion", "user_code"),
+        ("called Result::unwrap() on an Err value: Os { code: 28, kind: StorageFull }", "storage"),
+    ],
+)
+def test_a_panic_that_python_raises_is_of_the_class_of_its_words(message, failure_class):
+    """https://github.com/PyO3/pyo3/blob/main/src/panic.rs"""
+    panicked = "thread '<unnamed>' panicked at src/data.rs:236:17:"
+    lines = [*PROGRESS, panicked, HEAD, *FRAME, f"pyo3_runtime.PanicException: {message}"]
+    assert told(lines)[0] == failure_class
+    assert told(lines[:6])[0] == "crash"
+
+
 def test_a_connection_that_a_library_tries_again_is_no_failure():
     lines = [
         "'(ReadTimeoutError(\"Read timed out.\"))' thrown while requesting HEAD https://huggingface.co/gpt2",
