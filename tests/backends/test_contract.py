@@ -228,6 +228,7 @@ def under(request: pytest.FixtureRequest, runtime_dir: Path, nobody_left: None) 
     under.backend.destroy([*workers(0, 1), *under.created])
     for each in (*under.clients, *made):
         each.close()
+    clear_directory(own)
 
 
 def test_each_worker_has_an_agent_that_knows_who_it_is(under: Under) -> None:

@@ -14,6 +14,7 @@ from eventual import eventually
 from kube import Target
 
 from prefect_ft.backends.base import Worker
+from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.kubernetes.backend import KubernetesBackend
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
@@ -29,9 +30,8 @@ def make(target: Target, tmp_path: Path) -> Iterator[Callable[..., KubernetesBac
     """Makes backends; what they have made is removed at the end."""
     made = []
 
-    def make(**fields: Any) -> KubernetesBackend:
+    def make(directory: Path = tmp_path / "run-1", **fields: Any) -> KubernetesBackend:
         infrastructure = KubernetesInfrastructure.model_validate(target.infrastructure(**fields))
-        directory = tmp_path / "run-1"
         told = settings(certificates=certificates_of(directory))
         made.append(KubernetesBackend(told, directory, infrastructure))
         return made[-1]
@@ -154,3 +154,17 @@ def test_streams_that_end_every_second_are_taken_up(
     assert backend.evidence(GANG[0], is_gone=False) is None
     backend.destroy(GANG)
     assert backend.find() == []
+
+
+def test_an_orchestrator_on_another_machine_clears_what_no_pod_is_left_of(
+    target: Target, make: Callable[..., KubernetesBackend], tmp_path: Path
+) -> None:
+    first = make()
+    first.create(GANG)
+    first.destroy(GANG)
+    assert {kind for kind, _ in target.objects()} == {"config_map"}
+    elsewhere = tmp_path / "elsewhere" / "run-1"
+    elsewhere.mkdir(parents=True)
+    assert make(elsewhere).find() == []
+    clear_directory(elsewhere)
+    assert target.objects() == set()

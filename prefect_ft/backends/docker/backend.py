@@ -126,9 +126,10 @@ class DockerBackend:
     def find(self) -> list[Found]:
         """Return the phase's workers, also those of earlier orchestrators, by their directories and labels.
 
-        In the order of epoch and decision. Directories need no engine. Records the engines of containers that an
-        orchestrator on another machine has created, for the clean-up from here.
+        In the order of epoch and decision. Directories need no engine. Records the engines for the clean-up: an earlier
+        orchestrator on another machine may have left containers there.
         """
+        self._engines.note(self._directory)
         homes = [self._completed(each) for each in found_in(self._directory, self._phase_index)]
         known = {found.worker for found in homes}
         others = [
@@ -136,8 +137,6 @@ class DockerBackend:
             for worker in self._containers.labelled()
             if worker not in known
         ]
-        if others:
-            self._engines.note(self._directory)
         return sorted(
             [*homes, *others], key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number)
         )

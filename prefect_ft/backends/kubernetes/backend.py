@@ -175,16 +175,15 @@ class KubernetesBackend:
     def find(self) -> list[Found]:
         """Return the phase's workers, also those of earlier orchestrators, by their pods' labels.
 
-        In the order of epoch and decision. Records that the run has objects there, for its clean-up from here.
+        In the order of epoch and decision. Records the cluster for the clean-up: an earlier orchestrator on another
+        machine may have left objects there, also where no pod is left.
         """
-        pods = self._cluster.pods(self._names.selector)
-        if pods:
-            note_place(self._directory / CLUSTER, self._infrastructure)
+        note_place(self._directory / CLUSTER, self._infrastructure)
         found = [
             Found(
                 worker=worker, address=self._connections.address(worker, pod), result=self._left(worker, pod)
             )
-            for pod in pods
+            for pod in self._cluster.pods(self._names.selector)
             if not is_leaving(pod) and (worker := LABELS.worker(pod["metadata"]["labels"])) is not None
         ]
         return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))

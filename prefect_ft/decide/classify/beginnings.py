@@ -27,9 +27,7 @@ _EARLY = 3  # a start has to begin with one of this many first patterns
 _APART_BYTES = 8000  # the greatest distance between two lines of a start
 _TEXT_BYTES = 160  # of a line that are compared
 _LETTERS = 8  # that a line must have
-
-_STARTED_S = 60  # in which the processes of a run start
-
+_APART_S = 60  # between the same first line of two runs; the processes of one run start sooner
 _NUMBER = re.compile(r"\d+")
 _SPACES = re.compile(r"(?:\\ )+")
 _LETTER = re.compile(r"[A-Za-z]")
@@ -93,14 +91,14 @@ class Beginning:
         """Return whether a line repeats with fewer than `_NEEDED` different ones in between."""
         at = [index for index, one in enumerate(self._read) if one == key]
         return any(
-            len({*self._read[one + 1 : next_one]}) < _NEEDED and not self._is_long(one, next_one)
+            len({*self._read[one + 1 : next_one]}) < _NEEDED and not self._are_of_two_runs(one, next_one)
             for one, next_one in pairwise(at)
         )
 
-    def _is_long(self, one: int, other: int) -> bool:
-        """Return whether more time passed between two lines than processes of one run take to start."""
+    def _are_of_two_runs(self, one: int, other: int) -> bool:
+        """Return whether two lines were printed too far apart for processes of one run."""
         begun, ended = self._stamps[one], self._stamps[other]
-        return begun is not None and ended is not None and ended - begun >= _STARTED_S
+        return begun is not None and ended is not None and ended - begun >= _APART_S
 
     def occurrences(self, block: bytes, at: int) -> deque[tuple[int, int]]:
         """Return the offset and the number of each first line that a block repeats from `at` on."""

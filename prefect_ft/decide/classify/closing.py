@@ -262,8 +262,8 @@ _ITEMS = 3
 """How many similar complaints are about items that a program processes, and not about its end."""
 
 _OFTEN, _OFTEN_S = 10, 60
-"""How often a logger reports an error of which the kind is not known, if it ends nothing: more often than by each rank
-of a node, or over more seconds than these take to end."""
+"""How often a logger reports an error of unknown kind if it ends nothing: more often than each rank of a node once.
+Or `_ITEMS` times over as many seconds: ranks that fail together report it sooner."""
 
 _OUTPUT, _INDENT = "Command error:", "  "
 """How Nextflow heads what a task printed to standard error, and what it puts before each line of that."""

@@ -27,11 +27,9 @@ BUFFERED_BYTES = 8 * 8192
 WENT_ON = "the run went on after it"
 """Why a finding was dropped: later output shows that the run went on."""
 
-SURVIVED = 3
-"""After how many times a run went on after a line, it goes on after that line."""
-
 _RULES = 200
 _NUMBER = re.compile(r"\d+")
+_SURVIVED = 3  # times that a run went on after a line show that it goes on after it
 _OVER = 32  # dropped findings that are remembered, to explain verdicts
 
 
@@ -103,7 +101,7 @@ class LogFindings:
     over: tuple[tuple[Finding, str], ...] = ()
     """The last dropped findings, each with the reason."""
     survived: frozenset[str] = frozenset()
-    """The forms of lines after which the run went on `SURVIVED` times."""
+    """The forms of the findings that the run has survived so often that another one like them ends nothing."""
     number_of_tail: Callable[[int], int] = lambda index: index + 1
     """Counts the lines up to one of the tail, by its index there."""
 
@@ -157,24 +155,29 @@ class Store:
     def forget(self, is_over: Callable[[Finding], bool], why: str) -> None:
         """Drop findings, and remember why the first one dropped of each rule was."""
         for rule, kept in list(self._rules.items()):
-            if (first := next(filter(is_over, kept.all()), None)) is None:
+            dropped = [one for one in kept.all() if is_over(one)]
+            if not dropped:
                 continue
-            self._over.append((first, why))
-            if first.form in self._survived or len(self._survived) < _RULES:
-                self._survived[first.form] += 1
+            self._over.append((dropped[0], why))
+            self._count({one.form for one in dropped})
             kept.first = [one for one in kept.first if not is_over(one)]
             kept.last = deque((one for one in kept.last if not is_over(one)), maxlen=KEPT_LAST)
             if not kept.all():
                 del self._rules[rule]
 
+    def _count(self, forms: set[str]) -> None:
+        for form in forms:
+            if form in self._survived or len(self._survived) < _RULES:
+                self._survived[form] += 1
+
     def clear(self, why: str) -> None:
-        """Drop all."""
+        """Drop all, and what was survived."""
         self.forget(lambda _: True, why)
         self._survived.clear()
 
     def survived(self) -> frozenset[str]:
-        """Return the forms of lines after which the run went on `SURVIVED` times."""
-        return frozenset(form for form, times in self._survived.items() if times >= SURVIVED)
+        """Return the forms of findings that were dropped again and again."""
+        return frozenset(form for form, times in self._survived.items() if times >= _SURVIVED)
 
     def over(self) -> tuple[tuple[Finding, str], ...]:
         """Return the last dropped findings, each with the reason."""

@@ -340,7 +340,7 @@ def _is_served_after(finding: Finding, log: LogFindings) -> bool:
 
 
 def _was_survived_before(finding: Finding, log: LogFindings) -> bool:
-    """Return whether a line says what the run went on after again and again."""
+    """Return whether the run went on after others like this one, again and again."""
     return _may_be_unheeded(finding) and finding.form in log.survived
 
 
