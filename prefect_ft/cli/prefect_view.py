@@ -30,6 +30,9 @@ END_S = 60.0
 CANCELLED_END_S = 5.0
 """How long it waits where a person, or what speaks for one, has stopped the run."""
 
+_SENDERS = "prefect._internal.concurrency"
+"""The logger of Prefect's threads that send events and log lines; it prints, whatever the console's level is."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -77,7 +80,7 @@ class PrefectView:
                 tell(Notice(text="waiting until Prefect shows the run; Ctrl-C ends this"))
                 self._thread.join(END_S if self._begun.stop.wanted is None else CANCELLED_END_S)
         if self._thread.is_alive():
-            logging.raiseExceptions = False  # what it logs while the interpreter ends has no reader
+            _silence_prefect()
         if self._thread.is_alive() or not self._begun.is_followed.is_set():
             tell(Notice(text="the run is not shown in Prefect; its journal has everything"))
 
@@ -91,6 +94,12 @@ class PrefectView:
                 tell(Notice(text=f"Prefect's API cannot be used: {problem}; the run goes on without it"))
             if begun.live.wait(AGAIN_S):
                 return
+
+
+def _silence_prefect() -> None:
+    """Hide what Prefect logs in this process from now on: that it can no longer send updates is said already."""
+    logging.raiseExceptions = False
+    logging.getLogger(_SENDERS).addFilter(lambda _: False)  # where Prefect is still loading, it resets levels
 
 
 def _follow(job: JobConfig) -> str | None:

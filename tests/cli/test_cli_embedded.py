@@ -44,6 +44,12 @@ open("up", "w").close()
 while True: signal.pause()
 """
 
+WAITS = """
+import os, time
+open("up", "w").close()
+while not os.path.exists("ready"): time.sleep(0.01)
+"""
+
 OWN_FLOW = """
 from pathlib import Path
 from prefect import flow
@@ -61,7 +67,38 @@ from prefect_ft import train_flow
 assert train_flow(Path("job.yaml"), return_state=True).is_cancelled()
 """
 
+# Its run ends while an event is about to be sent; the server is gone when that is tried.
+LATE_EVENT = """
+import asyncio, atexit, sys, threading
+from prefect_ft.cli import main, prefect_view
+ending, tried = threading.Event(), threading.Event()
+
+def follow(job):
+    from prefect import flow  # sets up Prefect's logging
+    from prefect._internal.concurrency.threads import get_global_loop
+    from prefect.events import emit_event, worker
+    class Gone(worker.NullEventsClient):
+        def __init__(self):
+            raise ConnectionError
+    worker.EventsWorker.set_client_override(Gone)
+    atexit.register(lambda: (ending.set(), tried.wait()))
+    open("ready", "w").close()
+    ending.wait()
+    open("ending", "w").close()
+    try:
+        emit_event("late", {"prefect.resource.id": "late"})
+    finally:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), get_global_loop().loop).result()
+        tried.set()
+
+prefect_view.PROMPT_S = prefect_view.END_S = 0
+prefect_view._follow = follow
+sys.argv[1:] = ["run", "job.yaml"]
+sys.exit(main())
+"""
+
 OWNERS = {
+    "late-event": ["-c", LATE_EVENT],
     "command": ["-m", "prefect_ft.cli", "run", "job.yaml"],
     "train-flow": ["-c", TRAIN_FLOW],
     "own-flow": ["-c", OWN_FLOW],
@@ -174,6 +211,15 @@ def test_a_signal_to_the_whole_group_cancels_as_one_to_the_owner_does(
     for pid in processes_of(runtime_dir):
         wait_until_ended(pid)
     assert code == (3 if owner == "command" else 0)
+
+
+def test_what_can_no_longer_be_sent_when_a_command_ends_is_said_once(begin: Begin, tmp_path: Path) -> None:
+    process = begin("late-event", WAITS, 30)
+    assert process.process.wait(LIMIT_S) == 0
+    assert (tmp_path / "ending").exists()
+    assert "the run is not shown in Prefect" in process.output()
+    assert "EventsWorker" not in process.output()
+    assert "Traceback" not in process.output()
 
 
 @pytest.mark.long
