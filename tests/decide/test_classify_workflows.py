@@ -163,6 +163,51 @@ def test_a_shell_that_cannot_read_a_file_of_its_script(line):
     assert told([line]) == ("config", 1)
 
 
+REPORT = ["At line:1 char:1", "+ accelerate config", "+ ~~~~~~~~~~"]
+ORIGIN = ["    + CategoryInfo          : {} [], {}", "    + FullyQualifiedErrorId : {}", " "]
+NO_COMMAND = (
+    "accelerate : The term 'accelerate' is not recognized as the name of a cmdlet, function, script file"
+)
+NO_SEPARATOR = "The token '&&' is not a valid statement separator in this version."
+
+
+def powershell(kind, exception, error):
+    return [line.format(*each) for line, each in zip(ORIGIN, [(kind, exception), (error,), ()], strict=True)]
+
+
+def test_windows_has_no_such_command():
+    """https://github.com/bmaltais/kohya_ss/issues/2424 https://github.com/bitsandbytes-foundation/bitsandbytes/issues/195"""
+    cmd = [
+        "'launch' is not recognized as an internal or external command,",
+        "operable program or batch file.",
+    ]
+    settings = [
+        "23:09:10-006672 INFO     Max train steps: 1600",
+        "23:09:10-010671 INFO     lr_warmup_steps = 0",
+    ]
+    assert told([*settings, *cmd, "23:09:10-379596 INFO     Training has ended."]) == ("config", 3)
+    origin = powershell(
+        "ObjectNotFound: (accelerate:String)", "CommandNotFoundException", "CommandNotFoundException"
+    )
+    assert told([NO_COMMAND, *REPORT, *origin]) == ("config", 1)
+    assert told([NO_COMMAND, *REPORT, *origin, *(f"{name} ready" for name in "abcd")]) == ("none", None)
+
+
+def test_a_script_that_powershell_cannot_read():
+    """https://github.com/shopgoodwill-sniper/shopgoodwill-auction-sniper/issues/83
+    https://github.com/JulianHayward/Azure-MG-Sub-Governance-Reporting/issues/37"""
+    origin = powershell("ParserError: (:)", "ParentContainsErrorRecordException", "InvalidEndOfLine")
+    assert told([*REPORT, NO_SEPARATOR, *origin]) == ("config", 4)
+    assert told([*REPORT, "Argument in der Parameterliste fehlt.", *origin]) == ("config", 5)
+    bars = [
+        "Line |",
+        " 216 |  foreach ($x in 1..3 {",
+        "     |                     ~",
+        "     | It is reserved.",
+    ]
+    assert told(["ParserError: /home/user/train.ps1:216", *bars]) == ("config", 1)
+
+
 def test_a_script_with_an_error_that_comes_after_a_killed_program():
     """https://github.com/CoolJosh0221/active-learning-benchmark"""
     lines = [

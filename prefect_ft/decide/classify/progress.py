@@ -34,6 +34,8 @@ _NOT_PROGRESS = re.compile(
     r"|.*(?i:\b(?:sav(?:ed|ing)|checkpoint|resum(?:e|ing)|restor(?:ed|ing)|load(?:ed|ing)|"
     r"at (?:global )?(?:step|epoch|iter\w*)|"
     r"exception|failed|aborting|interrupted|stopp(?:ed|ing))\b)"
+    r"|.{0,80}(?i:(?:\b|_)(?:(?:max(?:imum)?|warm-?up)[ _-](?:\w+[ _-])?(?:epochs|iters|iterations|steps|timesteps)|"
+    r"(?:num|number of|total)[ _-](?:\w+[ _-])?(?:epochs|optimi[sz]ation steps|train(?:ing)? steps))\b)"  # settings
 )
 _RESULT = compiled(
     r"(?i)(?:\b|_)(?:acc(?:uracy)?|auc|auroc|bleu|correct|dice|eer|f1|fid|kappa|loss|m?ap|m?iou|mae|mse|percentage|perplexity|"

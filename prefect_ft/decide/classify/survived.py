@@ -98,6 +98,11 @@ _AFTER_UNCAUGHT = 60
 _FORMS = 8
 """How many forms of lines are many."""
 
+_REPORT_OF_POWERSHELL = re.compile(
+    r"\S.{0,200}:\d+ \S{1,12}:\s?\d+$|\+ | +\+ (?:CategoryInfo|FullyQualifiedErrorId) |Line \|$| {2,4}\d* {1,3}\| "
+)
+"""The lines of its report of an error, beside the message, in any language; those of version 7 have bars."""
+
 _FORMS_OF_ONE = 2
 """Of how many forms the lines of one message are."""
 
@@ -303,8 +308,14 @@ def _lines_after(finding: Finding, end: int, log: LogFindings) -> float:
         return 0
     of_its_own = log.closing_ranks.count(finding.rank) / max(1, len(log.closing_ranks))
     behind = (text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.last_line)
-    beside = sum(is_frame(text) or is_of_tracker(text) or text.startswith(_ADVICE) for text in behind)
+    beside = sum(map(_is_of_report, behind))
     return max(0, end - finding.last_line - beside) * (of_its_own if of_its_own >= _AMONG_OTHERS else 1)
+
+
+def _is_of_report(text: str) -> bool:
+    """Return whether a line belongs to the report of a failure, or comes from what tracks the experiment."""
+    is_of_shell = _REPORT_OF_POWERSHELL.match(text) is not None
+    return is_frame(text) or is_of_tracker(text) or is_of_shell or text.startswith(_ADVICE)
 
 
 def _is_one_message(lines: Sequence[str]) -> bool:
