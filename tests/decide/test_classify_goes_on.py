@@ -1559,3 +1559,25 @@ def test_a_faulty_device_may_be_reported_again_and_again():
     places = [f"step {number} loss 0.{number}" for number in range(600)]
     assert told([fault, *places] * 3)[0] == "none"
     assert told([*[fault, *places] * 3, fault])[0] == "hardware"
+
+
+def test_a_program_that_exits_with_code_0_has_not_failed():
+    """As in https://github.com/srishverma/RestaurantRater---Predicting-Restaurant-Ratings."""
+    frames = ("urldecode_invoker.py execute", "/envs/lib/python3.8/_sitebuiltins.py __call__")
+    assert told([*WELL, "Cleanup took 0.06 seconds", *threw("SystemExit: 0", *frames)])[0] == "none"
+    assert told([*WELL, *threw("SystemExit", *frames)])[0] == "none"
+    assert told([*WELL, *threw("SystemExit: 2", *frames)]) == ("unknown", "SystemExit: 2")
+
+
+def test_an_array_s_file_that_is_cut_off_is_unreadable():
+    """As in https://github.com/amirveyseh/RE."""
+    short = "ValueError: cannot reshape array of size 0 into shape (53953,300)"
+    reads = "/opt/numpy/lib/npyio.py load", "/opt/numpy/lib/format.py read_array"
+    assert told(threw(short, "train.py <module>", *reads)) == ("checkpoint", short)
+    fetches = "/opt/torch/utils/data/dataloader.py __next__"
+    assert told(threw(short, "train.py <module>", fetches, *reads)) == ("data", short)
+    assert told(threw(short, "train.py <module>")) == ("user_code", short)
+
+
+def test_what_has_crashed_is_said_in_words():
+    assert told(["Your container application crashed."]) == ("crash", "Your container application crashed.")

@@ -63,6 +63,9 @@ _ABSENT = frozenset(("cfg-hf-not-a-model", "path-does-not-exist", "py-file-not-f
 OF_PEERS = "multiprocessing/connection.py"
 """Where a process connects to another one of its program, by a file that is gone once that one has ended."""
 
+_OF_ARRAYS, _CUT_OFF = re.compile(r"\bnumpy/lib/_?format\w*\.py$"), "cannot reshape array of size "
+"""Where NumPy reads a file of an array, and how it says that less is there than the file's head tells."""
+
 _OF_SAMPLES = frozenset(("py-os-error",))
 
 _OF_CONNECTIONS = frozenset(("py-eof",))
@@ -83,10 +86,17 @@ _ERRNO = re.compile(r"\[Errno (?!22\])\d+\]")
 
 def as_read(signature: Signature, raised: Raised) -> Signature:
     """Correct what the catalogue says of an exception by what was being read when it was raised."""
+    is_cut_off = raised.message.startswith(_CUT_OFF) and _OF_ARRAYS.search(raised.file) is not None
     if raised.reading == "sample" and not raised.file.endswith(OF_PEERS):
-        is_damage = signature.failure_class == "checkpoint" or _may_be_damage(signature, raised, _OF_SAMPLES)
+        is_damage = (
+            is_cut_off
+            or signature.failure_class == "checkpoint"
+            or _may_be_damage(signature, raised, _OF_SAMPLES)
+        )
         return SAMPLE_UNREADABLE if is_damage or signature.id in _ABSENT else signature
-    if raised.reading == "file" and _may_be_damage(signature, raised, _OF_FILES | _OF_PICKLES):
+    if is_cut_off or (
+        raised.reading == "file" and _may_be_damage(signature, raised, _OF_FILES | _OF_PICKLES)
+    ):
         return UNREADABLE
     return signature
 
