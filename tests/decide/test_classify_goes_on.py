@@ -1581,3 +1581,61 @@ def test_an_array_s_file_that_is_cut_off_is_unreadable():
 
 def test_what_has_crashed_is_said_in_words():
     assert told(["Your container application crashed."]) == ("crash", "Your container application crashed.")
+
+
+def test_what_was_logged_long_before_another_line_ended_nothing():
+    """As in https://github.com/Yiming-Zuo/Crop_Disease_Diagnosis_Using_APP."""
+    memory = (
+        "2026-11-12 20:38:24,756 ERROR: CUDA out of memory. Tried to allocate 1.17 GiB (GPU 0; 11.00 GiB)"
+    )
+    assert told([memory, "2026-11-12 20:48:25,000 INFO: model:xxs, lr:0.1, optimizer:Adam"])[0] == "none"
+    assert (
+        told([memory, "2026-11-12 20:48:23,000 INFO: model:xxs, lr:0.1, optimizer:Adam"])[0] == "oom_device"
+    )
+    assert told([memory, "2026-11-12 21:48:25,000 ERROR: giving up"])[0] == "oom_device"
+    assert told(
+        ["2026-11-12 20:38:24,756 INFO: ok", *threw("KeyError: 'part'"), "2026-11-12 21:38:24,756 INFO: ok"]
+    )[0] == ("user_code")
+
+
+def test_azure_s_driver_says_with_which_code_its_program_ended():
+    """As in https://github.com/csorgyu/uda_automl_project01."""
+    upload = "2021/04/03 14:17:57 Attempt 1 of http call to http://10.0.0.8:16384/sendlogstoartifacts/status"
+    code = "2021/04/03 14:18:20 Process Exiting with Code:  1"
+    error = threw("ValueError: bad input shape (9885, 39)")
+    said = [f"{name} version: 2018" for name in ("Intel MPI", "publisher", "exporter")]
+    log = [upload, "Entering context manager", "Preparing to call", *error, "", upload, *said, code]
+    assert told(log) == ("user_code", error[-1])
+    assert told(["Entering context manager", code]) == ("unknown", code)
+
+
+def test_azure_s_log_shows_exceptions_by_their_types():
+    """As in https://github.com/ons-cherif/Covid19-New-Cases-Classification."""
+    shown = "2021-03-10 13:22:50,211|azureml.WorkerPool|ERROR|<class 'ModuleNotFoundError'>: No module named 'kaggle'"
+    after = [
+        "<traceback object at 0x7f434ea02148>",
+        "2021-03-10 13:22:50,211|azureml.WorkerPool|DEBUG|[STOP]",
+    ]
+    assert told([shown, *after]) == ("config", shown)
+    used = "2021-03-10 13:22:50,211|azureml.WorkerPool|DEBUG|Used <class 'azureml.queue.TaskQueue'> for use_batch=True"
+    assert told([used, *after])[0] == "none"
+
+
+def test_what_a_data_path_lacks_is_of_the_data():
+    """As in https://github.com/EugeniaSilantjeva/nd00333-capstone."""
+    message = "Message: Cannot load any data from the specified path. Make sure the path is accessible."
+    assert told([*threw("UserScriptException: UserScriptException:"), f"\t{message}"])[0] == "data"
+    assert told(threw("acme.DataflowError: The Dataflow produced no records."))[0] == "data"
+
+
+def test_a_helper_that_is_asked_to_end_says_nothing_of_the_run():
+    """As in https://github.com/LovepreetSinghGhuman/MLopsAutoencoder."""
+    asked = "Received termination signal"
+    assert told([*WELL, f"INFO {asked} to shut down output manager."])[0] == "none"
+    for end in ("", ".", ", stopping", " 15"):
+        assert told([*WELL, f"INFO {asked}{end}"])[0] == "preempted"
+
+
+def test_a_job_that_finds_an_error_of_memory_blames_the_hardware():
+    """As in https://github.com/pran872/Brain-Network."""
+    assert told(["Detected ECC Error."]) == ("hardware", "Detected ECC Error.")

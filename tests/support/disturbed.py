@@ -21,7 +21,10 @@ from foreign_trainers import OUTSIDE, SCRIPTS, Trainer
 
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.journal.lines import read_lines
-from prefect_ft.journal.records import DecisionLine, Line
+from prefect_ft.journal.records import DecisionLine, IncidentLine, Line
+
+ABORTS = "terminate called without an active exception"
+"""What PyTorch may print as a rank exits that has trained to its end."""
 
 DEADLINE_S = 300.0
 """What must come comes within this, on the slowest machine."""
@@ -122,8 +125,20 @@ class Run:
         return read_lines(path)
 
     def rules(self) -> list[str]:
-        """Return the rule of each decision but the last, which completes."""
-        return [line.decision.rule for line in self.journal() if isinstance(line, DecisionLine)][:-1]
+        """Return the rule of each decision but the last, which completes, and but those about PyTorch's own aborts.
+
+        On a busy machine a rank that has trained to its end may abort as it exits, by torchrun alone as well.
+        """
+        lines = self.journal()
+        aborts = {
+            line.n
+            for line in lines
+            if isinstance(line, IncidentLine)
+            and line.incident.signal == signal.SIGABRT
+            and ABORTS in self.log()
+        }
+        decisions = [line for line in lines if isinstance(line, DecisionLine) and line.n not in aborts]
+        return [line.decision.rule for line in decisions][:-1]
 
     def told(self) -> str:
         """Return what explains a run that did not go as it should."""

@@ -57,7 +57,10 @@ _OPENS = compiled(
 )
 """How a line begins that only says that something has failed."""
 
-_EXIT_CODE = r"(?i:\b(?:exit[ _-]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{1,3}(-?[1-9]\d{0,9})\b)"
+_EXIT_CODE = (
+    r"(?i:\b(?:exit[ _-]?(?:code|status)|exit(?:ed|ing) with code|return ?code|rc)(?: is)?[ :=]{1,3}"
+    r"(-?[1-9]\d{0,9})\b)"
+)
 _EXIT_N = r"(?:(?:^|\()exit ([1-9]\d{0,2})\b|successfully: exit ([1-9]\d{0,2})$|exit codes: ([1-9]\d{0,2})$)"
 """How a script reports that a program has failed."""
 
@@ -67,7 +70,7 @@ _CAUSED_BY = "Caused by: "
 _NAMES = compiled(
     "|".join(
         (
-            r"^[\w.]*(?:[a-z]Error|Exception|Fault|Failure)\b(?:: |$|\()|<class '[\w.]+'>, ",
+            r"^[\w.]*(?:[a-z]Error|Exception|Fault|Failure)\b(?:: |$|\()|<class '[\w.]+'>[:,] ",
             rf"^{_CAUSED_BY}[\w.$]+(?:Error|Exception)\b",
             r"(?:^|[\s:\]])(?:[\w./+-]+: )?(?:fatal )?error(?: [A-Z]*\d+)?: ",
             r"^[\w./@+-]+: \S+:\d+: ",

@@ -112,6 +112,9 @@ _ADVICE = "Set the environment variable HYDRA_FULL_ERROR=1"
 _TIMED, _TIMED_S = 3, 60
 """How often the same line, over how many seconds, shows the same by its times."""
 
+_LATER_S = 600
+"""How long after an error that was only logged another line shows that the program, or its next run, went on."""
+
 _AFTER_PRINTED = 30
 """How many lines without any report of a failure show that a run went on after an exception that was printed."""
 
@@ -362,16 +365,17 @@ def _goes_on_after(finding: Finding, after: float, log: LogFindings) -> bool:
 
 
 def _goes_on_in_time(finding: Finding, log: LogFindings) -> bool:
-    """Return whether the same line follows again and again for a minute and more, and nothing complains."""
+    """Return whether lines follow for long, or the same again and again for a minute, and nothing complains."""
     after = [text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.line]
     stamps: dict[str, list[float]] = {}
     for text in after:
         if (stamp := stamp_of(text)) is not None:
             stamps.setdefault(_NUMBER.sub("", after_time(text)), []).append(stamp)
-    is_quiet = not any(map(complains, after))
-    return is_quiet and any(
-        len(each) >= _TIMED and each[-1] - each[0] >= _TIMED_S for each in stamps.values()
-    )
+    if any(map(complains, after)):
+        return False
+    logged = stamp_of(finding.text)
+    is_later = logged is not None and any(each[-1] - logged >= _LATER_S for each in stamps.values())
+    return is_later or any(len(each) >= _TIMED and each[-1] - each[0] >= _TIMED_S for each in stamps.values())
 
 
 def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:
