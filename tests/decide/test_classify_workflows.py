@@ -191,6 +191,9 @@ def test_windows_has_no_such_command():
     )
     assert told([NO_COMMAND, *REPORT, *origin]) == ("config", 1)
     assert told([NO_COMMAND, *REPORT, *origin, *(f"{name} ready" for name in "abcd")]) == ("none", None)
+    assert told([cmd[0].replace("launch", "git"), cmd[1], "Accuracy 0.93"]) == ("none", None)
+    missing = "train.sh: line 4: fetch: command not found"
+    assert told([missing, *(f"+ prepare {name}" for name in "abcd")]) == ("none", None)
 
 
 def test_a_script_that_powershell_cannot_read():

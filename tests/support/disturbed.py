@@ -129,13 +129,11 @@ class Run:
 
         On a busy machine a rank that has trained to its end may abort as it exits, by torchrun alone as well.
         """
-        lines = self.journal()
+        lines, aborted = self.journal(), ABORTS in self.log()
         aborts = {
             line.n
             for line in lines
-            if isinstance(line, IncidentLine)
-            and line.incident.signal == signal.SIGABRT
-            and ABORTS in self.log()
+            if isinstance(line, IncidentLine) and line.incident.signal == signal.SIGABRT and aborted
         }
         decisions = [line for line in lines if isinstance(line, DecisionLine) and line.n not in aborts]
         return [line.decision.rule for line in decisions][:-1]

@@ -31,7 +31,7 @@ _APART_S = 60  # between the same first line of two runs; the processes of one r
 _NUMBER = re.compile(r"\d+")
 _SPACES = re.compile(r"(?:\\ )+")
 _LETTER = re.compile(r"[A-Za-z]")
-_NOT_TELLING = re.compile(r"\s|nohup: |warnings\.warn|.{0,32}\b[Aa]ttempt \d+ (?:of|to)\b")
+_NOT_TELLING = re.compile(r"\s|nohup: |warnings\.warn|.{0,32}\bAttempt \d+ of http call\b")
 _SAYS_SO = re.compile(r"(?i)\b(?:start(?:s|ed|ing)?|begin(?:s|ning)?|began|launch(?:ed|ing)?)\b")
 """How a program says that it begins."""
 

@@ -70,7 +70,8 @@ _CAUSED_BY = "Caused by: "
 _NAMES = compiled(
     "|".join(
         (
-            r"^[\w.]*(?:[a-z]Error|Exception|Fault|Failure)\b(?:: |$|\()|<class '[\w.]+'>[:,] ",
+            r"^[\w.]*(?:[a-z]Error|Exception|Fault|Failure)\b(?:: |$|\()|<class '[\w.]+'>, ",
+            r"\b(?:ERROR|CRITICAL)\W<class '[\w.]+(?:Error|Exception)'>: ",
             rf"^{_CAUSED_BY}[\w.$]+(?:Error|Exception)\b",
             r"(?:^|[\s:\]])(?:[\w./+-]+: )?(?:fatal )?error(?: [A-Z]*\d+)?: ",
             r"^[\w./@+-]+: \S+:\d+: ",

@@ -34,9 +34,13 @@ _NOT_PROGRESS = re.compile(
     r"|.*(?i:\b(?:sav(?:ed|ing)|checkpoint|resum(?:e|ing)|restor(?:ed|ing)|load(?:ed|ing)|"
     r"at (?:global )?(?:step|epoch|iter\w*)|"
     r"exception|failed|aborting|interrupted|stopp(?:ed|ing))\b)"
-    r"|.{0,80}(?i:(?:\b|_)(?:(?:max(?:imum)?|warm-?up)[ _-](?:\w+[ _-])?(?:epochs|iters|iterations|steps|timesteps)|"
-    r"(?:num|number of|total)[ _-](?:\w+[ _-])?(?:epochs|optimi[sz]ation steps|train(?:ing)? steps))\b)"  # settings
 )
+_SETTING = re.compile(
+    r"(?i)(?:\b|_)(?:(?:max(?:imum)?|warm-?up)[ _-](?:\w+[ _-])?(?:epochs|iters|iterations|steps|timesteps)|"
+    r"(?:num|number of|total)[ _-](?:\w+[ _-])?(?:epochs|optimi[sz]ation steps|train(?:ing)? steps))"
+    r"['\"]?[\s:=]{1,4}\d+"
+)
+"""How many steps there will be, which names none that has been reached."""
 _RESULT = compiled(
     r"(?i)(?:\b|_)(?:acc(?:uracy)?|auc|auroc|bleu|correct|dice|eer|f1|fid|kappa|loss|m?ap|m?iou|mae|mse|percentage|perplexity|"
     r"ppl|precision|psnr|recall|reward|rmse|rouge\w*|score|ssim|wer|cer)s?\b"
@@ -58,7 +62,7 @@ def place_of(text: str) -> str | None:
     text = text[-_COLUMNS:] if "\r" in text else text[:_COLUMNS]
     if _ANY.search(text) is None or is_no_progress(text):
         return None
-    steps = " ".join(_NUMBER.findall(" ".join(_STEP.findall(text))))
+    steps = " ".join(_NUMBER.findall(" ".join(_STEP.findall(_SETTING.sub("", text)))))
     # a program that has failed may still print bars that are at their end
     if bars := [f"{at}/{end}" for at, end in _BAR.findall(text) if at != end]:
         return f"{_BAR_AT}{' '.join(filter(None, (steps, *bars)))}"

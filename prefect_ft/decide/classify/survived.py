@@ -102,6 +102,8 @@ _REPORT_OF_POWERSHELL = re.compile(
     r"\S.{0,200}:\d+ \S{1,12}:\s?\d+$|\+ | +\+ (?:CategoryInfo|FullyQualifiedErrorId) |Line \|$| {2,4}\d* {1,3}\| "
 )
 """The lines of its report of an error, beside the message, in any language; those of version 7 have bars."""
+_ORIGIN_IN_POWERSHELL = re.compile(r" +\+ CategoryInfo |Line \|$")
+"""The line that each such report has."""
 
 _FORMS_OF_ONE = 2
 """Of how many forms the lines of one message are."""
@@ -111,9 +113,6 @@ _ADVICE = "Set the environment variable HYDRA_FULL_ERROR=1"
 
 _TIMED, _TIMED_S = 3, 60
 """How often the same line, over how many seconds, shows the same by its times."""
-
-_LATER_S = 600
-"""How long after an error that was only logged another line shows that the program, or its next run, went on."""
 
 _AFTER_PRINTED = 30
 """How many lines without any report of a failure show that a run went on after an exception that was printed."""
@@ -310,15 +309,18 @@ def _lines_after(finding: Finding, end: int, log: LogFindings) -> float:
     if finding.raised is not None and _is_one_message(log.tail):
         return 0
     of_its_own = log.closing_ranks.count(finding.rank) / max(1, len(log.closing_ranks))
-    behind = (text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.last_line)
-    beside = sum(map(_is_of_report, behind))
+    behind = [text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.last_line]
+    is_powershell = any(map(_ORIGIN_IN_POWERSHELL.match, behind))
+    beside = sum(
+        _is_of_report(text) or (is_powershell and _REPORT_OF_POWERSHELL.match(text) is not None)
+        for text in behind
+    )
     return max(0, end - finding.last_line - beside) * (of_its_own if of_its_own >= _AMONG_OTHERS else 1)
 
 
 def _is_of_report(text: str) -> bool:
     """Return whether a line belongs to the report of a failure, or comes from what tracks the experiment."""
-    is_of_shell = _REPORT_OF_POWERSHELL.match(text) is not None
-    return is_frame(text) or is_of_tracker(text) or is_of_shell or text.startswith(_ADVICE)
+    return is_frame(text) or is_of_tracker(text) or text.startswith(_ADVICE)
 
 
 def _is_one_message(lines: Sequence[str]) -> bool:
@@ -365,17 +367,16 @@ def _goes_on_after(finding: Finding, after: float, log: LogFindings) -> bool:
 
 
 def _goes_on_in_time(finding: Finding, log: LogFindings) -> bool:
-    """Return whether lines follow for long, or the same again and again for a minute, and nothing complains."""
+    """Return whether the same line follows again and again for a minute and more, and nothing complains."""
     after = [text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.line]
     stamps: dict[str, list[float]] = {}
     for text in after:
         if (stamp := stamp_of(text)) is not None:
             stamps.setdefault(_NUMBER.sub("", after_time(text)), []).append(stamp)
-    if any(map(complains, after)):
-        return False
-    logged = stamp_of(finding.text)
-    is_later = logged is not None and any(each[-1] - logged >= _LATER_S for each in stamps.values())
-    return is_later or any(len(each) >= _TIMED and each[-1] - each[0] >= _TIMED_S for each in stamps.values())
+    is_quiet = not any(map(complains, after))
+    return is_quiet and any(
+        len(each) >= _TIMED and each[-1] - each[0] >= _TIMED_S for each in stamps.values()
+    )
 
 
 def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:
