@@ -1601,6 +1601,10 @@ def test_azure_s_log_shows_exceptions_by_their_types():
         "2021-03-10 13:22:50,211|azureml.WorkerPool|DEBUG|[STOP]",
     ]
     assert told([shown, *after]) == ("config", shown)
+    logger = "2021-03-10 13:22:48,766|azureml.history|DEBUG|"
+    tried = f"{logger}Failed to import pyspark with error: No module named 'pyspark'"
+    calls = [f"{logger}Calling {name}" for name in "abcdefghi"]
+    assert told([tried, *calls, shown, shown])[0] == "config"
     for shown in (
         "DEBUG|Used <class 'azureml.queue.TaskQueue'> for use_batch",
         "INFO|<class 'torch.nn.Linear'>: 3 layers",
@@ -1634,3 +1638,4 @@ def test_settings_on_a_line_of_progress_leave_it_one():
     steps = [f"[step {number}/9] max_steps=9 loss 0.3" for number in range(1, 9)]
     assert told([memory, *steps])[0] == "none"
     assert told([memory, "max_steps=9", "num_train_epochs: 3", "warmup_steps = 100"])[0] == "oom_device"
+    assert told([memory, "Num epochs = 3", "Total optimization steps = 600"])[0] == "oom_device"

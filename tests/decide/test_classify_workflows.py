@@ -190,6 +190,7 @@ def test_windows_has_no_such_command():
         "ObjectNotFound: (accelerate:String)", "CommandNotFoundException", "CommandNotFoundException"
     )
     assert told([NO_COMMAND, *REPORT, *origin]) == ("config", 1)
+    assert told([NO_COMMAND, *REPORT, *origin, "done"]) == ("config", 1)
     assert told([NO_COMMAND, *REPORT, *origin, *(f"{name} ready" for name in "abcd")]) == ("none", None)
     assert told([cmd[0].replace("launch", "git"), cmd[1], "Accuracy 0.93"]) == ("none", None)
     missing = "train.sh: line 4: fetch: command not found"
@@ -209,6 +210,12 @@ def test_a_script_that_powershell_cannot_read():
         "     | It is reserved.",
     ]
     assert told(["ParserError: /home/user/train.ps1:216", *bars]) == ("config", 1)
+    assert told(["ParserError: /home/user/train.ps1:216", *bars, "done"]) == ("config", 1)
+    for message in (
+        "Unexpected token 'useful' in expression or statement.",
+        'The string is missing the terminator: ".',
+    ):
+        assert told([*REPORT, message, *origin]) == ("config", 4)
 
 
 def test_a_script_with_an_error_that_comes_after_a_killed_program():

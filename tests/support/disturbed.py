@@ -129,13 +129,12 @@ class Run:
 
         On a busy machine a rank that has trained to its end may abort as it exits, by torchrun alone as well.
         """
-        lines, aborted = self.journal(), ABORTS in self.log()
-        aborts = {
-            line.n
-            for line in lines
-            if isinstance(line, IncidentLine) and line.incident.signal == signal.SIGABRT and aborted
-        }
-        decisions = [line for line in lines if isinstance(line, DecisionLine) and line.n not in aborts]
+        lines = self.journal()
+        aborted: set[int] = set()
+        if ABORTS in self.log():
+            ends = [line for line in lines if isinstance(line, IncidentLine)]
+            aborted = {line.n for line in ends if line.incident.signal == signal.SIGABRT}
+        decisions = [line for line in lines if isinstance(line, DecisionLine) and line.n not in aborted]
         return [line.decision.rule for line in decisions][:-1]
 
     def told(self) -> str:
