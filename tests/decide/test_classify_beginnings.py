@@ -291,6 +291,24 @@ def test_a_first_line_that_comes_soon_again_is_of_another_run_if_a_minute_has_pa
     assert rule([*begun, *FAILED, first.format(7), "loaded"])[0] == failure_class
 
 
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        ("INFO - Attempting to launch with: a.fbx (headless=False)", "INFO - Attempting to launch with: b.ttt"),
+        ("nav - INFO - Initializing Simulation...", "nav - INFO - Initializing Simulation..."),
+    ],
+)  # fmt: skip
+def test_a_program_may_begin_with_another_input_after_a_pause(first: str, again: str) -> None:
+    """Logs to which runs were appended, in JACarrilloDev/Thesis-Framework."""
+    failed = ["2026-01-02 03:04:07,007 - ERROR - The scene did not load", *FAILED]
+    lines = [f"2026-01-02 03:04:05,006 - {first}", *failed]
+    assert rule(lines)[0] == "user_code"
+    assert rule([*lines, f"2026-01-02 03:05:07,007 - {again}", "started"])[0] == "none"
+    assert rule([*lines, f"2026-01-02 03:05:06,006 - {again}", "started"])[0] == "user_code"
+    assert rule([*lines, f"{again}", "started"])[0] == "user_code"
+    assert rule([*lines, "2026-01-03 03:04:05,006 - INFO - Attempting to save", "saved"])[0] == "user_code"
+
+
 @pytest.mark.parametrize("size", [97, 1 << 20])
 def test_what_a_program_warns_of_as_it_begins_may_be_long_before_the_end_of_a_log(size: int) -> None:
     """https://github.com/awohns/relative-allele-age"""

@@ -90,6 +90,10 @@ def test_what_ended_a_program_in_another_language(lines, failure_class, root):
         ),
         ("  what():  local.cc:166: Check failed: allow_null:  fail to open: No such file", "config"),
         ("F0829 12:02:31.1 4 net.cpp:56] Check failed: a == b (2 vs. 3)", "assertion"),
+        (
+            "2020-06-03 00:25:30: F ./op_gpu.h:232] Non-OK: GpuLaunchKernel(f) status: Internal: out of memory",
+            "oom_device",
+        ),
         ("F0829 12:02:31.1 4 net.cpp:56] Check failed: a == b (2 vs. 3) dimensions must match", "assertion"),
     ],
 )
@@ -341,9 +345,76 @@ def test_what_a_program_reports_of_an_exception_that_it_has_caught(form, said, f
         ("Training failed: cannot convert float NaN to integer", "numeric"),
         ("OSError: cannot open resource", "config"),
         ("Training failed: PUGREST.ServerBusy", "network"),
+        ("Error: /home/x/1byj is not a valid directory.", "config"),
+        ("Error: prompt v1 not found in config/prompts/reasoning.yaml", "config"),
+        ("Error: prompt v1 not found in the list", "unknown"),
+        ("Failed nodes: ['node3'] unreachable: connection timed out", "network"),
+        ("Failed ranks: [2, 5]", "unknown"),
+        ("Stopping app - user stopped from CLI.", "cancelled"),
         ("Errors: 12", "none"),
         ("Failed: 3 of them", "none"),
     ],
 )
 def test_the_reason_in_a_line_counts_before_what_failed(said, failure_class):
     assert told([*STEPS, said])[0] == failure_class
+
+
+def test_a_reason_may_stand_below_its_heading():
+    """https://github.com/HectorFCardenas/llm.c"""
+    heading = "[CUDA ERROR] at file train_gpt2.cu:754:"
+    assert told([heading, "misaligned address"]) == ("crash", "misaligned address")
+    assert told([heading, "out of memory"]) == ("oom_device", "out of memory")
+    assert told([heading, "something else"]) == ("unknown", heading)
+    assert told([heading, "out of memory", *["words of a run"] * 20])[0] == "none"
+
+
+def test_moses_says_which_check_has_failed():
+    """https://github.com/hgkumbhare/FYP"""
+    checked = (
+        "Exception: mert/BleuScorer.cpp:167 in void prepare(size_t) threw util::Exception because `sid >= n'."
+    )
+    assert told(["loading", checked, "Sentence id (51) not found in reference set"]) == ("user_code", checked)
+
+
+@pytest.mark.parametrize(
+    ("said", "failure_class"),
+    [
+        ("stack-buffer-overflow on address 0x7fffffffda98", "user_code"),
+        ("attempting double-free on 0x602000000010", "user_code"),
+        ("SEGV on unknown address 0x0", "crash"),
+        ("out of memory: allocator is trying to allocate 0x10000000 bytes", "none"),
+    ],
+)
+def test_a_sanitizer_s_long_report_ends_a_program(said, failure_class):
+    """https://github.com/amkorousagi/trace_table_generator"""
+    report = [
+        f"==7==ERROR: AddressSanitizer: {said}",
+        *[f"    #{n} 0x5555555566ae in main" for n in range(60)],
+    ]
+    found = told([*STEPS, *report, "==7==ABORTING"])
+    assert found == (failure_class, None if failure_class == "none" else report[0])
+    assert told([*STEPS, *report, *STEPS, *STEPS, *["words of a run"] * 60])[0] == "none"
+
+
+def test_structlog_describes_an_exception_in_a_line():
+    """A task's log of Airflow 3, in AnhDuybugde/Flood-Forecasting."""
+    detail = [
+        {"exc_type": "FileNotFoundError", "exc_value": "a.csv", "frames": [{"filename": "a.py", "lineno": 7}]}
+    ]
+    failed = {"level": "error", "event": "Task failed with exception", "error_detail": detail}
+    after = json.dumps({"level": "info", "event": "Task instance in failure state"})
+    assert told([json.dumps(failed), after]) == ("config", "FileNotFoundError: a.csv")
+    for unusual in ([], [7], [{"exc_value": "a.csv"}], "text"):
+        assert told([json.dumps({**failed, "error_detail": unusual}), after])[0] == "none"
+
+
+def test_wandb_says_how_a_run_ended():
+    """https://github.com/nurpax/context_enhancement"""
+    head = "2022-03-15 00:35:32,247 INFO    MainThread:7132 [wandb_run.py:_atexit_cleanup():1780] "
+    after = [
+        f"2022-03-15 00:35:33,{n} INFO    SenderThread:7132 [sender.py:finish():1070] sent"
+        for n in range(100, 140)
+    ]
+    assert told([f"{head}got exitcode: 1", *after])[0] == "unknown"
+    assert told([f"{head}got exitcode: 255", *after])[0] == "cancelled"
+    assert told([f"{head}got exitcode: 0", *after])[0] == "none"

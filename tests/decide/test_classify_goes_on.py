@@ -1639,3 +1639,41 @@ def test_settings_on_a_line_of_progress_leave_it_one():
     assert told([memory, *steps])[0] == "none"
     assert told([memory, "max_steps=9", "num_train_epochs: 3", "warmup_steps = 100"])[0] == "oom_device"
     assert told([memory, "Num epochs = 3", "Total optimization steps = 600"])[0] == "oom_device"
+
+
+def test_what_a_queue_s_thread_cannot_send_ends_nothing():
+    """https://github.com/zhangrj91/darts"""
+    queues = "/opt/conda/lib/python3.7/multiprocessing/queues.py _feed"
+    broken = "BrokenPipeError: [Errno 32] Broken pipe"
+    assert told([*WELL, *threw(broken, queues)])[0] == "none"
+    assert told([*WELL, *threw(broken)])[0] == "network"
+    assert told([*WELL, *threw(broken, queues.replace("_feed", "get"))])[0] == "network"
+    assert told([*WELL, *threw(broken, queues.replace("multiprocessing", "acme"))])[0] == "network"
+    assert told([*WELL, *threw("OSError: [Errno 28] No space left on device", queues)])[0] == "storage"
+    assert told([*WELL, *threw("OSError: [Errno 24] Too many open files", queues)])[0] == "user_code"
+
+
+def test_what_python_ignores_is_no_complaint():
+    """https://github.com/roman91DE/kaggle_podcasts"""
+    tracker = "Exception ignored in: <function ResourceTracker.__del__ at 0x102bc4f40>"
+    raised = threw("ChildProcessError: [Errno 10] No child processes", "/lib/resource_tracker.py __del__")
+    assert told([*WELL, tracker, *raised])[0] == "none"
+    assert told([*WELL, tracker, "Error: the checkpoint is corrupt"])[0] == "checkpoint"
+    assert told([*WELL, tracker, *raised, raised[-1]])[0] == "unknown"
+    other = [tracker, *(f"[rank1]: {line}" for line in raised)]
+    assert told([*WELL, *other])[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("item", "ended"), [("{}_MA.mol", "none"), ("rank {}", "data"), ("a.mol {}", "data")]
+)
+def test_what_a_logger_reports_of_many_files_ended_nothing(item, ended):
+    """https://github.com/vikikumarprasad/covpredict"""
+    head = "2024-05-21 09:56:36,531 ERROR: Calculation failed for"
+    lines = [f"{head} {item.format(each)}: corrupt record" for each in range(10)]
+    assert told(lines)[0] == ended
+    assert told(lines[1:])[0] == "data"
+    assert told([line.replace("corrupt record", "Connection refused") for line in lines])[0] == "network"
+    assert told([line.replace("corrupt record", "list index out of range") for line in lines])[
+        0
+    ] == ended.replace("data", "user_code")

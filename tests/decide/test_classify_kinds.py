@@ -366,14 +366,24 @@ def test_shells_and_the_system_speak_other_languages(line, expected):
         ),
         ("OSError: Cannot read what is in here", f"{LIBRARY}/pandas/io/common.py get_handle", "data"),
         (
+            "ValueError: dict contains fields not in fieldnames: 'train_loss'",
+            "/usr/lib/python3.12/csv.py _dict_to_list",
+            "user_code",
+        ),
+        (
+            "ValueError: not enough values to unpack (expected 2, got 1)",
+            "/usr/lib/python3.12/tarfile.py next",
+            "data",
+        ),
+        (
             '_tkinter.TclError: couldn\'t connect to display "localhost:10.0"',
             "/usr/lib/python3.6/tkinter/__init__.py __init__",
             "config",
         ),
     ],
 )
-def test_where_a_program_writes_and_draws_is_its_set_up(exception, frame, failure_class):
-    """HollyRiver/HFRL, JoshuaEng/GROUPED-FLASH."""
+def test_where_a_program_writes_and_draws_does_not_make_it_data(exception, frame, failure_class):
+    """HollyRiver/HFRL, JoshuaEng/GROUPED-FLASH, danielle-rothermel/dr-exp."""
     assert told(threw(exception, frame))[0] == failure_class
 
 

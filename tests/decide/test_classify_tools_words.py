@@ -304,6 +304,8 @@ def test_a_tracker_s_last_words_are_no_other_program():
         "[N8_peak]:   Standard error: /scratch/abinit/out.err",
         "exiting",
         "Info: /OSCI/SystemC: Simulation stopped by user.",
+        "Failed paths: [PosixPath('a.ipynb'), PosixPath('b.ipynb')]",
+        "Failed files: ['a.csv']",
     ],
 )
 def test_what_sounds_like_a_failure_and_is_none(line):

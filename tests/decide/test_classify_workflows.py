@@ -296,6 +296,65 @@ def test_a_notebook_server_outlives_what_its_kernels_raise():
     assert told([*raised, serving[0].replace("I 19", "C 19")])[0] == "network"
 
 
+def test_vllm_serves_nobody_once_its_engine_has_ended():
+    """https://github.com/trietnguyeminh/Submission---EXACT--IJCNN"""
+    check = "RuntimeError: Check failed: (status == cudaSuccess) is false: Prefill failed with error invalid argument"
+    raised = [HEAD, *FRAME, check]
+    dead = [
+        HEAD,
+        *FRAME,
+        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above).",
+    ]
+    served = ['INFO:     127.0.0.1:39264 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error']
+    stop, well = "INFO:     Shutting down", served[0].replace("500 Internal Server Error", "200 OK")
+    assert told([*raised, *dead, *served, stop]) == ("user_code", 4)
+    assert told([*raised, well, *dead, *served, stop])[0] == "unknown"
+    assert told([*raised, *dead, *served, well])[0] == "none"
+    assert told([*raised, *served, stop])[0] == "none"
+    assert told([well, stop, *dead, *served])[0] == "none"
+
+
+def test_a_command_that_airflow_runs_tells_why_it_failed():
+    """https://github.com/Alexadr45/mlops3"""
+    head = "[2023-12-03 22:17:04,242] {subprocess.py:92} INFO - "
+    inner = [f"{head}{line}" for line in (HEAD, *FRAME, "FileNotFoundError: [Errno 2] No such file: 'a.csv'")]
+    outer = [
+        "[2023-12-03 22:17:04,355] {subprocess.py:96} INFO - Command exited with return code 1",
+        "[2023-12-03 22:17:04,368] {taskinstance.py:1889} ERROR - Task failed with exception",
+        HEAD,
+        '  File "/opt/site-packages/airflow/operators/bash.py", line 194, in execute',
+        "    raise AirflowException(",
+        "airflow.exceptions.AirflowException: Bash command failed. The command returned a non-zero exit code 1.",
+        "[2023-12-03 22:17:04,402] {local_task_job.py:156} INFO - Task exited with return code 1",
+    ]
+    assert told([*inner, *outer]) == ("config", 4)
+
+
+def test_a_signal_is_told_by_who_received_it_not_by_the_code_that_follows():
+    """https://github.com/08Aristodemus24/usd-php-ml-pipeline"""
+    lines = [
+        "[2025-03-31T08:46:20.924+0000] {runner.py:127} ERROR - Received SIGTERM. Terminating subprocesses",
+        "[2025-03-31T08:46:21.066+0000] {runner.py:266} INFO - Task exited with return code 143",
+        "[2025-03-31T08:46:23.569+0000] {runner.py:217} INFO - stop collecting metrics",
+    ]
+    assert told(lines) == ("preempted", 1)
+
+
+def test_wandb_hands_on_what_it_raises_as_it_is_set_up():
+    """https://github.com/johannesg98/LORR24"""
+    head = "2025-02-24 23:32:34,049 ERROR   MainThread:6955 [wandb_init.py:init():1481] "
+    raised = [
+        HEAD,
+        '  File "/opt/site-packages/wandb/sdk/wandb_init.py", line 1471, in init',
+        "    return wi.init()",
+    ]
+    raised += ["ConnectionRefusedError: [Errno 111] Connection refused"]
+    assert told([f"{head}error in wandb.init()", *raised]) == ("network", 5)
+    assert told([f"{head}error in the sender", *raised])[0] == "none"
+    again = head.replace("ERROR", "INFO ") + "run started, returning control to user process"
+    assert told([f"{head}error in wandb.init()", *raised, again])[0] == "none"
+
+
 # -- other programs -----------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from prefect_ft.decide.classify.catalogue import Catalogue, builtin_catalogue, w
 from prefect_ft.decide.classify.explain import Lost, lost
 from prefect_ft.decide.classify.findings import LogFindings
 from prefect_ft.decide.classify.literals import texts_of
-from prefect_ft.decide.classify.root import judge
+from prefect_ft.decide.classify.root import judge, only_lost_its_peer
 from prefect_ft.decide.classify.scanner import LogScanner
 from prefect_ft.decide.classify.unreadable import Resumption
 from prefect_ft.model import Verdict
@@ -30,6 +30,7 @@ __all__ = [
     "classify",
     "judge",
     "lost",
+    "only_lost_its_peer",
     "signs_of",
     "with_own",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -27,13 +28,19 @@ _EARLY = 3  # a start has to begin with one of this many first patterns
 _APART_BYTES = 8000  # the greatest distance between two lines of a start
 _TEXT_BYTES = 160  # of a line that are compared
 _LETTERS = 8  # that a line must have
-_APART_S = 60  # between the same first line of two runs; the processes of one run start sooner
+_APART_S = (
+    60  # between the same first line of two runs, or before another; the processes of one run start sooner
+)
 _NUMBER = re.compile(r"\d+")
 _SPACES = re.compile(r"(?:\\ )+")
 _LETTER = re.compile(r"[A-Za-z]")
 _NOT_TELLING = re.compile(r"\s|nohup: |warnings\.warn|.{0,32}\bAttempt \d+ of http call\b")
 _SAYS_SO = re.compile(r"(?i)\b(?:start(?:s|ed|ing)?|begin(?:s|ning)?|began|launch(?:ed|ing)?)\b")
 """How a program says that it begins."""
+_OPENS = re.compile(
+    r"(?i)\b(?:start(?:ed|ing)?|beginning|launch(?:ed|ing)?|initiali[sz](?:ed|ing))\b[^:]*(?:: |$)"
+)
+"""How it may say so as well, up to what it begins with, which may be another thing the next time."""
 
 
 class Beginning:
@@ -49,6 +56,8 @@ class Beginning:
         """A text of each of the lines with one of which a start has to begin; none: no start can be recognised."""
         self._is_said = False
         """Whether the first line is dated and says that the program begins: then it shows another start alone."""
+        self._opening = ""
+        """How the first line begins if it may show another start alone: after a pause. Empty: it does not."""
         self._last, self._found, self._at = -1, 0, 0
 
     def take(self, block: bytes, offset: int) -> None:
@@ -73,14 +82,18 @@ class Beginning:
                 self._read.append(_NUMBER.sub("0", whole))
                 self._stamps.append(stamp_of(whole))
         keys = self.keys
-        self._is_said = keys[:1] == self._read[:1] and self._begins_by_saying_so()
-        if len(keys) >= _NEEDED or self._is_said:
-            self._texts = [max(_NUMBER.split(key), key=len).encode() for key in keys[:_EARLY]]
+        is_dated = keys[:1] == self._read[:1] and self._begins_with_time()
+        self._is_said = is_dated and _SAYS_SO.search(keys[0]) is not None
+        if is_dated and (opens := _OPENS.search(keys[0])) is not None:
+            self._opening = keys[0][: opens.end()]
+        if len(keys) >= _NEEDED or self._is_said or self._opening:
+            telling = [key for key in (*keys[:_EARLY], self._opening) if key]
+            self._texts = [max(_NUMBER.split(key), key=len).encode() for key in telling]
 
-    def _begins_by_saying_so(self) -> bool:
+    def _begins_with_time(self) -> bool:
         text = read_line(self._lines[0][1]).text if self._read else ""
         said = after_time(text)
-        return said != text and _is_telling(said) and _SAYS_SO.search(said) is not None
+        return said != text and _is_telling(said)
 
     @property
     def keys(self) -> list[str]:
@@ -112,10 +125,20 @@ class Beginning:
 
     @cached_property
     def _pattern(self) -> Any:
-        return re2.compile("(?m)(?:^|\r)(?:" + "|".join(f"({_pattern_of(key)})" for key in self.keys) + ")")
+        keys = [*self.keys, self._opening] if self._opening else self.keys
+        return re2.compile("(?m)(?:^|\r)(?:" + "|".join(f"({_pattern_of(key)})" for key in keys) + ")")
 
-    def see(self, index: int, offset: int) -> bool:
-        """Take the number of a repeated line and its offset in the log; return whether it completes another start."""
+    def see(self, index: int, offset: int, pause_s: Callable[[], float] = lambda: 0.0) -> bool:
+        """Take the number of a repeated line and its offset in the log; return whether it completes another start.
+
+        `pause_s` returns how long nothing was logged before.
+        """
+        is_opening = bool(self._opening) and index in (0, len(self.keys))
+        if is_opening and pause_s() >= _APART_S:
+            self.clear()
+            return True
+        if index >= len(self.keys):
+            return False
         is_next = index >= self._last and offset - self._at <= _APART_BYTES
         if not (self._found and is_next):
             self._found = int(index < _EARLY)

@@ -49,7 +49,8 @@ _INTERRUPTIONS = frozenset(("KeyboardInterrupt", "SignalException", "SIGTERMExce
 def weight(finding: Finding) -> int:
     """Return how little a finding explains."""
     signature = finding.signature
-    if finding.raised is not None and finding.raised.is_aside and signature.role != "cascade":
+    raised = finding.raised
+    if raised is not None and raised.is_aside and (signature.role != "cascade" or raised.is_of_feeder):
         return MENTIONED
     if signature.failure_class == "unknown":
         return REPORT

@@ -118,7 +118,7 @@ _UNCAUGHT = compiled(
             f"^{re.escape(_UNHANDLED)}",  # .NET, as the next
             r"^ ?---> [\w.]+(?:Exception|Error): ",
             rf"^{_PANIC}|^(?:Fortran )?runtime error: |^forrtl: (?:severe|error) \(\d+\): ",  # Go, Fortran
-            r"^ERROR \(\w+(?:::\w+)*\): ",  # Eidos
+            r"^ERROR \(\w+(?:::\w+)*\): |^Exception: \S+:\d+ in .{1,400} threw [\w:]+ because ",  # Eidos, Moses
             r"^\S*\blua(?:jit)?: \S+:\d+: ",
         )
     )
@@ -151,7 +151,7 @@ _NO_END = compiled(
             r"^\W*(?:[\w ]+: \d+(?:\.\d+)?[\s,|;]+)+[\w ]+: \d+(?:\.\d+)?\W*$",
             r"(?i:\b(?:exit(?:ed)?|return)\b[ _-]?(?:with )?(?:exit )?(?:code|status)\W{1,3}0\b)",
             r"(?i:\bexited with 0\b|\bstandard error\b)",
-            r"\bERROR: [-+\d.]+$",
+            r"\bERROR: [-+\d.]+$|(?i:^\W*failed (?:files|notebooks|paths): ?\[.*\]$)",
             r"\bno errors?\b|\b(?:safely|be) ignored|^\([^)]+\): \S+-(?:WARNING|CRITICAL) \*\*:",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"(?i:\b(?:failures?|crash|abort|kill|timeout)[_ ](?:rate|counts?|probability|modes?|analysis)\b)",
@@ -194,6 +194,11 @@ _TRACKER = "wandb: "
 _AROUND = ("slurmstepd: ", _TRACKER)
 """What runs around a program and complains of much that does not end it."""
 
+_IGNORED = "Exception ignored in: "
+"""How Python reports an exception that nothing could catch, above its traceback."""
+_RAISED = re.compile(r"[\w.]*[a-z](?:Error|Exception)\b")
+"""How the last line of a traceback begins."""
+
 _WHAT = compiled(r"^\s+what\(\):")
 """How C++ shows the message of an uncaught exception."""
 
@@ -232,7 +237,7 @@ _DONE = compiled(
 """Lines of a program that has results: what it complained of before in words of no known kind is over."""
 
 _SAVED = compiled(r"(?i)\bsaved successfully\b|\bsuccessfully saved\b")
-_FILE_NAME = re.compile(r"[\w-]+\.\w{2,12}\b")
+_FILE_NAME = re.compile(r"[\w-]+\.[A-Za-z]\w{1,11}\b")
 """A line after which a complaint about the file that it names is over: it was saved elsewhere, or later."""
 
 _ROW = "|"
@@ -268,6 +273,9 @@ _ITEMS = 3
 _OFTEN, _OFTEN_S = 10, 60
 """How often a logger reports an error of unknown kind if it ends nothing: more often than each rank of a node once.
 Or `_ITEMS` times over as many seconds: ranks that fail together report it sooner."""
+
+_OF_FILES = ("data", "user_code")
+"""Classes that a logger may report of each file that a program reads, while it goes on with the next."""
 
 _OUTPUT, _INDENT = "Command error:", "  "
 """How Nextflow heads what a task printed to standard error, and what it puts before each line of that."""
@@ -361,7 +369,7 @@ def last_complaints(
     """
     found: list[Complaint] = []
     places: set[str] = set()
-    lines = [(number, line) for number, line in _outdented(lines) if not is_frame(line.text)]
+    lines = [(number, line) for number, line in _without_ignored(lines) if not is_frame(line.text)]
     for index, (number, line) in enumerate(lines):
         if _says_nothing_new(line, is_known):
             continue
@@ -369,8 +377,8 @@ def last_complaints(
         if complaint is not None:
             if is_known(line) and not is_message_of_crash(line.text):
                 continue
-            reason = _reason_below(line, lines[index + 1 : index + 2])
             after = len(lines) - 1 - index
+            reason = _reason_below(line, lines[index + 1 : index + 2], complaint[1], after - 1)
             found.append(reason or Complaint(complaint[0], number, after, *complaint[1:]))
             places.clear()
         elif _has_result(line):
@@ -386,6 +394,20 @@ def last_complaints(
     return tuple(_without_passed(_without_items(found), lines)) or _diverged(lines) or _only_usage(lines)
 
 
+def _without_ignored(lines: Sequence[tuple[int, Line]]) -> Iterator[tuple[int, Line]]:
+    """Yield the lines, without the exceptions that Python has ignored: they end nothing, whatever they say."""
+    ignored: str | None = None
+    for number, line in _outdented(lines):
+        text = after_time(line.text)
+        if text.startswith(_IGNORED):
+            ignored = line.rank
+        is_end = line.rank == ignored and _RAISED.match(text) is not None
+        if is_end:
+            ignored = None
+        else:
+            yield number, line
+
+
 def _outdented(lines: Sequence[tuple[int, Line]]) -> Iterator[tuple[int, Line]]:
     """Yield the lines, those that a workflow manager indents without that."""
     is_within = False
@@ -395,14 +417,21 @@ def _outdented(lines: Sequence[tuple[int, Line]]) -> Iterator[tuple[int, Line]]:
         yield number, replace(line, views=(line.text.removeprefix(_INDENT),)) if is_inner else line
 
 
-def _reason_below(line: Line, below: Sequence[tuple[int, Line]]) -> Complaint | None:
-    """Return the line below one that only says where R stopped: the reason."""
-    if not below or _STOPPED.search(line.text) is None:
+def _reason_below(
+    line: Line, below: Sequence[tuple[int, Line]], failure_class: FailureClass | None, after: int
+) -> Complaint | None:
+    """Return the line below one that only says where a program stopped: the reason."""
+    if not below:
         return None
     number, reason = below[0]
-    if not after_time(reason.text)[:1].isspace():
+    said: FailureClass | None
+    if _STOPPED.search(line.text) is not None and after_time(reason.text)[:1].isspace():
+        said = said_by(reason.text) or "user_code"
+    elif failure_class is None and line.text.endswith(":"):
+        said = said_by(f"{line.text} {reason.text}")
+    else:
         return None
-    return Complaint(reason.text.strip(), number, 0, said_by(reason.text) or "user_code", is_strong=True)
+    return None if said is None else Complaint(reason.text.strip(), number, after, said, is_strong=True)
 
 
 def _has_result(line: Line) -> bool:
@@ -422,29 +451,36 @@ def _without_passed(
 ) -> Iterator[Complaint]:
     """Leave out complaints after which a program prints what it printed before, or just the same again.
 
-    Those of a known class only if a logger reports the same as an error again and again.
+    Those of a known class only if a logger reports the same as an error again and again, or of one file after the
+    other.
     """
     logged = _times_logged(lines) if complaints else {}
     for one in complaints:
-        times, took_s = logged.get(one.line, (0, 0.0))
+        times, took_s, files = logged.get(one.line, (0, 0.0, 0))
         if one.failure_class is None and (times >= _OFTEN or (times >= _ITEMS and took_s >= _OFTEN_S)):
+            continue
+        if one.failure_class in _OF_FILES and files >= _OFTEN:
             continue
         is_said_once = one.failure_class is not None and times < _ITEMS
         if is_said_once or one.after < _FOLLOWING or not _is_passed(one, lines):
             yield one
 
 
-def _times_logged(lines: Sequence[tuple[int, Line]]) -> dict[int, tuple[int, float]]:
-    """Return how often a logger reports the same as an error, and over how many seconds, for each line that is one."""
-    logged: dict[str, list[tuple[int, float | None]]] = {}
+def _times_logged(lines: Sequence[tuple[int, Line]]) -> dict[int, tuple[int, float, int]]:
+    """Return how often a logger reports the same as an error, over how many seconds, and of how many files.
+
+    For each line that is such a report, by its number.
+    """
+    logged: dict[str, list[tuple[int, Line]]] = {}
     for number, line in lines:
         if line.level == _LOGGED and (form := _form(line)):
-            logged.setdefault(form, []).append((number, stamp_of(line.text)))
-    found: dict[int, tuple[int, float]] = {}
+            logged.setdefault(form, []).append((number, line))
+    found: dict[int, tuple[int, float, int]] = {}
     for each in logged.values():
-        stamps = [stamp for _, stamp in each if stamp is not None]
+        stamps = [stamp for _, line in each if (stamp := stamp_of(line.text)) is not None]
         took_s = max(stamps) - min(stamps) if stamps else 0.0
-        found |= {number: (len(each), took_s) for number, _ in each}
+        files = {name for _, line in each for name in _FILE_NAME.findall(after_time(line.text))}
+        found |= {number: (len(each), took_s, len(files)) for number, _ in each}
     return found
 
 

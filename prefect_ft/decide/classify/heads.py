@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["ESCAPES", "Line", "after_time", "read_line", "stamp_of"]
 
@@ -150,9 +151,19 @@ def _of_json(text: str) -> tuple[list[str], str]:
     except (ValueError, RecursionError):  # broken, or nested too deep
         return [], ""
     said = [read[key] for key in (*_MESSAGES, *_CAUSES) if isinstance(read.get(key), str)]
+    said += _raised_in(read)
     views = [lines[-1] for text in said if (lines := text.strip().splitlines())]
     level = next((read[key] for key in _LEVEL_KEYS if isinstance(read.get(key), str)), "")
     return views, level[:1].upper().translate(_LEVELS)
+
+
+def _raised_in(read: dict[str, Any]) -> list[str]:
+    """Return the exception that structlog describes, as Airflow's tasks do."""
+    details = read.get("error_detail")
+    first = details[0] if isinstance(details, list) and details else None
+    if not isinstance(first, dict) or not isinstance(first.get("exc_type"), str):
+        return []
+    return [f"{first['exc_type']}: {first.get('exc_value', '')}"]
 
 
 def _end_of_blanks(text: str, at: int) -> int:

@@ -216,7 +216,7 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
         return _kind("tells", "unknown")
     if signature.id in _GENERAL:
         known = _by_message(signature, raised)
-        if known is None and not _is_of_types(raised):
+        if known is None and not _is_refused(raised):
             known = _by_surroundings(raised, None)
         return known or (_kind("tells", "unknown") if only_tells(raised) else signature)
     if signature.id == _CHECK:
@@ -274,9 +274,9 @@ def _by_surroundings(raised: Raised, only: FailureClass | None) -> Signature | N
     )
 
 
-def _is_of_types(raised: Raised) -> bool:
-    """Return whether a library refuses what the program gave it by its type."""
-    return "got <class " in raised.message
+def _is_refused(raised: Raised) -> bool:
+    """Return whether a library refuses what the program gave it: by its type, or a row that a CSV file cannot have."""
+    return "got <class " in raised.message or "fields not in fieldnames" in raised.message
 
 
 def says_little(signature: Signature) -> bool:

@@ -62,7 +62,7 @@ from prefect_ft.decide.classify.watchdog import as_aborted
 from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
 from prefect_ft.signatures import RECOVERABLE
 
-__all__ = ["judge"]
+__all__ = ["judge", "only_lost_its_peer"]
 
 _ERRNO = "errno"
 _NEAR_LINES = 30
@@ -110,6 +110,9 @@ _OF_DEVICES, _IN_KERNELS = ("cublas-", "cuda-", "cudnn-"), "cuda-assert-"
 _PROCESS, _CAUGHT = "pid=", 3
 """The part of a prefix that names a process, and the number of exceptions of which a process cannot have died."""
 
+_OF_ANY_CONNECTION = frozenset(("connection-refused", "net-broken-pipe", "net-peer-reset", "py-eof"))
+"""What a lost peer brings, but any other program too to which a rank was connected."""
+
 _BY_KEYBOARD = "interrupt-keyboard"
 _SAID_BY_PROGRAMS = frozenset((_BY_KEYBOARD, "sigterm-received"))
 """What a program says itself of an end from outside, at any level, before it saves its state."""
@@ -134,6 +137,14 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
         return verdict
     logs = [replace(log, findings=(*log.held_back, *log.findings), held_back=()) for log in logs]
     return _judge(logs, exit_code=exit_code, signal=signal)
+
+
+def only_lost_its_peer(verdict: Verdict, log: LogFindings) -> bool:
+    """Return whether the verdict on one log is that its rank lost a connection to another rank, and no more."""
+    evidence = verdict.evidence
+    if verdict.failure_class != "network" or evidence is None or evidence.rule in _OF_ANY_CONNECTION:
+        return False
+    return any(one.signature.id == evidence.rule and weight(one) == CASCADE for one in log.findings)
 
 
 def _only_follows_another(verdict: Verdict, logs: Sequence[LogFindings]) -> bool:
@@ -233,7 +244,7 @@ def _says_more_than(one: _Complained, says: FailureClass, chosen: _Place) -> boo
     if log is one.log and says_nothing(first):
         return 0 < first.line - one.complaint.line <= _NEAR_LINES
     if weight(first) == CASCADE and one.complaint.is_strong and says in _ENDS_ALL:
-        return True
+        return says != first.signature.failure_class
     if weight(first) == MENTIONED:
         return one.complaint.is_strong and not _is_at_end(log, first)
     return weight(first) >= REPORT

@@ -100,6 +100,7 @@ RESTARTS = (
     "] dist_world_size=",
     "has been requeued",
     " Job executing on host: ",
+    "run started, returning control to user process",
     "restarting training run",
 )
 """Texts of the beginning of a run; what is before them is of an earlier one."""
@@ -502,9 +503,16 @@ class LogScanner:
             self._starts = self._beginning.occurrences(self._block, at)
         while self._starts and self._starts[0][0] < end:
             place, index = self._starts.popleft()
-            if place >= at and self._beginning.see(index, self._fed + place):
+            if place >= at and self._beginning.see(index, self._fed + place, partial(self._pause_s, place)):
                 self._catch_up()
                 self._begin_again()
+
+    def _pause_s(self, at: int) -> float:
+        """Return how long nothing was logged before a line of this block that begins at a place; 0 without times."""
+        line = self._block[at : at + _STAMP_COLUMNS].partition(b"\n")[0]
+        began = stamp_of(line.decode(errors="replace"))
+        last = stamp_of(self._recent(at).decode(errors="replace"))
+        return 0.0 if began is None or last is None else began - last
 
     def _begin_again(self) -> None:
         """Keep the findings so far in reserve: they seem to be of an earlier run."""
@@ -684,6 +692,8 @@ class LogScanner:
         if not reader.is_fatal and match.signature.failure_class not in _FROM_BELOW:
             return
         match = match._replace(signature=as_kind(as_read(match.signature, raised), raised))
+        if raised.is_of_feeder and match.signature.role == "cascade":
+            raised = replace(raised, is_aside=True)
         finding = self._finding(match, line, at, raised)
         if raised.asserted and finding.text == raised.name and raised.plain_name == "AssertionError":
             finding = replace(finding, text=f"{finding.text}: {raised.asserted}"[:_LINE_BYTES])

@@ -139,7 +139,7 @@ _ENOUGH = {
     **dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL),
     "crash-windows-exception": _AFTER_PRINTED,  # by Python's faulthandler, before the program can handle it
     **dict.fromkeys(("ompi-slots", "rabbitmq-node"), _AFTER_PRINTED),  # they explain it at length
-    **dict.fromkeys(("nextflow-code", "nextflow-config"), FAR_LINES),  # stacks follow
+    **dict.fromkeys(("address-sanitizer", "nextflow-code", "nextflow-config"), FAR_LINES),  # stacks follow
     **dict.fromkeys(("crash-rust-panic", "rust-file-missing", "rust-main-panic"), FAR_LINES),
     **dict.fromkeys(("cfg-traitlets", "julia-code"), _VERY_FAR_LINES),  # the usage follows, or a long stack
 }
@@ -158,6 +158,13 @@ _SERVES = re.compile(
     rf"{SERVES}|INFO: +[\d.]+:\d+ - \"[A-Z]+ /|TensorBoard caught SIGTERM; |\[C [\d:. -]+ \w+App\] received signal \d"
 )
 """How servers log further requests, or that they were asked to stop."""
+
+_ENGINE_DIED = re.compile(r"\w*EngineDeadError$")
+"""The exception with which vLLM refuses each request once its engine has ended, until its server ends too."""
+_SERVES_WELL = re.compile(r"\" [2-4]\d\d \w")
+"""How a server logs requests that have not failed in it."""
+_STOPS = "Shutting down"
+"""What a server logs as it stops."""
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
 """A shell's reports of how a program ended that a later line of its script had started."""
@@ -179,7 +186,14 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         for one in findings
         if one.signature.id not in _OF_SCRIPTS or one.order > killed + (_AFTER_SHELL if killed else 0)
     ]
-    findings = [one for one in findings if not (_is_served_after(one, log) or _was_survived_before(one, log))]
+    serves = _SERVES_WELL if any(map(_is_of_dead_engine, findings)) else _SERVES
+    findings = [
+        one
+        for one in findings
+        if not (
+            _is_served_after(one, log, serves) or _follows_stop(one, log) or _was_survived_before(one, log)
+        )
+    ]
     findings = _without_items(_without_passed_lines(findings))
     if not findings:
         return []
@@ -349,10 +363,20 @@ def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFi
     return _may_be_unheeded(finding) and _goes_on_after(finding, after, log)
 
 
-def _is_served_after(finding: Finding, log: LogFindings) -> bool:
+def _is_served_after(finding: Finding, log: LogFindings, serves: re.Pattern[str]) -> bool:
     """Return whether a server goes on after an exception: it handled it, or its kernel did, or it started later."""
-    serving = (at for at, text in enumerate(log.tail) if finding.raised and _SERVES.match(text) is not None)
+    serving = (at for at, text in enumerate(log.tail) if finding.raised and serves.search(text) is not None)
     return any(log.number_of_tail(at) > finding.last_line for at in serving)
+
+
+def _is_of_dead_engine(finding: Finding) -> bool:
+    return finding.raised is not None and _ENGINE_DIED.match(finding.raised.plain_name) is not None
+
+
+def _follows_stop(finding: Finding, log: LogFindings) -> bool:
+    """Return whether an engine has ended because its server was stopped."""
+    stopping = (at for at, text in enumerate(log.tail) if _is_of_dead_engine(finding) and _STOPS in text)
+    return any(log.number_of_tail(at) < finding.first_line for at in stopping)
 
 
 def _was_survived_before(finding: Finding, log: LogFindings) -> bool:

@@ -67,7 +67,8 @@ _OF_A_LOGGER = ("Message: ", "Arguments: ")
 _OF_A_TRACKER = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+\s+[\w-]+\s*:\d+ \[\w+\.py:\w+\(\):\d+\]"
 )
-"""The head of a line in wandb's own log: exceptions logged there do not end training."""
+"""The head of a line in wandb's own log: exceptions logged there do not end training, except one that it raises."""
+_RAISED_AGAIN = "error in wandb.init()"
 ASIDE = "Exception in thread "
 """What precedes the traceback of a thread: the program continues without it."""
 _ENDING = re.compile(
@@ -83,6 +84,9 @@ _BEGINS = frozenset(
     ("<module>", "_bootstrap", "_bootstrap_inner", "_run_code", "_run_module_as_main", "_wrap")
 )
 """Functions in which a program, a thread, or a process of torch's `spawn` begins."""
+
+_QUEUES, _FEED = "multiprocessing/queues.py", "_feed"
+"""File and function of the thread that writes to a queue: it prints what it could not write, and goes on."""
 
 _PATIENCE_LINES = 400
 _THREAD_LINES = 3
@@ -135,6 +139,12 @@ class Raised:
     def is_of_thread(self) -> bool:
         """Whether it ended a thread, not the program."""
         return self.is_aside and self.outermost is not None and self.outermost[1] == "_bootstrap_inner"
+
+    @property
+    def is_of_feeder(self) -> bool:
+        """Whether it is of a thread that writes to a queue."""
+        file, function = self.outermost or ("", "")
+        return file.endswith(_QUEUES) and function == _FEED
 
     @property
     def is_printed(self) -> bool:
@@ -258,9 +268,7 @@ class TracebackReader:
             prefix, self.link = prefix.removesuffix("Original "), HEADER
         margin, *box = _BOX.split(_NAME_AHEAD.sub("", prefix), maxsplit=1)
         if self.link is None:  # the parts of a chain are all of one exception
-            self._is_fatal = not (
-                any(notice in above for notice in _NOT_FATAL) or _OF_A_TRACKER.search(above) is not None
-            )
+            self._is_fatal = not (any(notice in above for notice in _NOT_FATAL) or _is_of_tracker(above))
         is_quoted = has_head and _QUOTED.fullmatch(above) is not None
         self._now = _Traceback(
             prefix=_alike(margin),
@@ -307,6 +315,10 @@ class TracebackReader:
         if now.patience <= 0:
             self._now = None
         return not text or _CODE.match(text) is not None, None
+
+
+def _is_of_tracker(line: str) -> bool:
+    return _OF_A_TRACKER.search(line) is not None and not line.endswith(_RAISED_AGAIN)
 
 
 def _ends_bare(now: _Traceback) -> bool:
