@@ -139,6 +139,13 @@ class Attempt:
         left = any(state.ended_ns is None for state in self.ranks.values())
         return left and not (self.failures or self.lost or self.start_error)
 
+    @property
+    def is_failing_alone(self) -> bool:
+        """Whether it has ended by failures of ranks, while others still run."""
+        is_left = any(state.ended_ns is None for state in self.ranks.values())
+        reports = self.report or self.suspension or self.odd
+        return is_left and bool(self.failures) and not (self.lost or self.start_error or reports)
+
     def found_odd(self, found: Incident) -> None:
         """Take note of values out of the usual: the first ends it, others say which workers have them too."""
         if self.ending or self.is_complete:

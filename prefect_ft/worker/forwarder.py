@@ -47,6 +47,8 @@ class Forwarder:
         """Whether output remains that could not be handed on yet."""
         self._excerpts_due: List[Rank] = []
         """The ranks whose excerpt is still to be sent."""
+        self._excerpts: Dict[int, int] = {}
+        """Up to which offset the reader has had an excerpt of each rank."""
         self._changes = _changes_of(directory)
         if self._changes is not None:
             loop.watch(self._changes, lambda _: self._files_changed())
@@ -54,6 +56,7 @@ class Forwarder:
     def begin(self) -> None:
         """Hand on what the current attempt prints from now on."""
         self._has_printed = False
+        self._excerpts.clear()
         if self._changes is None:
             self._files_changed()
         elif self._loop.is_set("changes"):  # the first line is reported when it comes
@@ -70,6 +73,7 @@ class Forwarder:
 
     def rewind(self, have: Dict[str, int]) -> None:
         """Go back, in each rank's output, to the offset at which a new reader stopped."""
+        self._excerpts.clear()
         for rank in self._current.ranks:
             rank.rewind(have.get(str(rank.number), 0))
 
@@ -81,6 +85,14 @@ class Forwarder:
         """Hand on beats, reports and output as fast as the reader takes them."""
         if self._hand_on(self._current.ranks) and self._send_excerpts():
             self._on_caught_up()
+
+    def hand_on_last(self, rank: Rank) -> None:
+        """Hand on what a rank printed before it ended, as far as the reader takes it at once."""
+        for _ in range(MAX_TURNS):
+            if not (self._stays or self._reporter.has_room) or not self._take_piece(rank):
+                break
+        if self._stays and self._reporter.has_room:
+            self._send_excerpt(rank)
 
     def _hand_on(self, ranks: Iterable[Rank]) -> bool:
         """Hand on the output of these ranks; False: some remains."""
@@ -134,9 +146,15 @@ class Forwarder:
     def _send_excerpts(self) -> bool:
         """Send excerpts that may explain why the ranks ended; False: some remain."""
         while self._excerpts_due and self._reporter.has_room:
-            rank = self._excerpts_due.pop()
-            self._reporter.send("excerpt", rank=rank.number, **rank.spool.excerpt())
+            self._send_excerpt(self._excerpts_due.pop())
         return not self._excerpts_due
+
+    def _send_excerpt(self, rank: Rank) -> None:
+        """Send an excerpt, unless the reader has the same already."""
+        excerpt = rank.spool.excerpt()
+        if self._excerpts.get(rank.number) != excerpt["bytes"]:
+            self._excerpts[rank.number] = excerpt["bytes"]
+            self._reporter.send("excerpt", rank=rank.number, **excerpt)
 
     # -- changes of files -------------------------------------------------------------------------
 

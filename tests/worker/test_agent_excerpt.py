@@ -150,3 +150,12 @@ def test_an_agent_that_leaves_by_itself_leaves_an_excerpt_of_all(
     left = json.loads((agent.home / "left.json").read_text())
     text = chosen(left["excerpts"]["0"])
     assert text.count("RuntimeError: the first one") == text.count("KeyError: 'the last one'") == 1
+
+
+def test_that_of_a_rank_that_fails_comes_before_its_end(client: AgentClient) -> None:
+    client.start(script(FAIL))
+    client.expect("exited", code=1)
+    (excerpt,) = excerpts(client)
+    assert "KeyError: 'the last one'" in chosen(excerpt)
+    client.stop()
+    assert excerpts(client) == [excerpt]

@@ -266,3 +266,10 @@ def test_when_the_first_line_came_is_told_once_in_an_attempt(client: AgentClient
         client.expect("exited")
         client.stop(attempt)
     assert len([event for event in client.heard if event["ev"] == "came_up"]) == 2
+
+
+def test_what_a_rank_that_fails_printed_comes_before_its_end(client: AgentClient) -> None:
+    client.start(script("import os, sys\nfor number in range(20_000): print(number)\nsys.exit(3)"))
+    client.expect("exited", code=3)
+    assert client.printed().endswith(b"\n19999\n")
+    client.stop()

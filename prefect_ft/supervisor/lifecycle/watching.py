@@ -12,6 +12,7 @@ from prefect_ft.supervisor.asking import Diagnoses, Until
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.diagnosis import TIMEOUT_S, diagnosis_of, write
 from prefect_ft.supervisor.hangs import incident_of, with_blame
+from prefect_ft.supervisor.last_words import LastWords
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Go, Halt, Step
 from prefect_ft.supervisor.unsaved import Unsaved
@@ -26,10 +27,13 @@ class Watching:
         """Since when the attempt has been watched."""
         self._hang: Hang | None = None
         """The verdict that is being diagnosed."""
+        self._last_words: LastWords | None = None
+        """What may still come once ranks have failed; None: none has."""
 
     def begin(self) -> Step:
         """Watch the attempt from now on."""
         self._since_t = self._context.clock.now()
+        self._last_words = None
         return self._watch_on()
 
     def _watch_on(self) -> Step:
@@ -48,10 +52,18 @@ class Watching:
         self._unsaved.look(attempt.number, self._since_t, has_saved=bool(ctx.saves.verified))
         self.take_reports(attempt)
         if attempt.over:
-            return Halt()
+            return self._hear_out(attempt)
         if ctx.hangs.found is not None:
             return self._diagnose(ctx.hangs.found)
         return self._watch_on()
+
+    def _hear_out(self, attempt: Attempt) -> Step:
+        """End the attempt, unless a rank may be about to say why."""
+        ctx = self._context
+        words = self._last_words = self._last_words or LastWords(attempt, ctx.now_s)
+        if not words.may_come(ctx.now_s):
+            return Halt()
+        return Go("running", Until(lambda: bool(ctx.reports) or not words.may_come(ctx.now_s), words.due_s))
 
     def take_reports(self, attempt: Attempt) -> None:
         """Take reports of faults until one of them ends the attempt, or there are no more."""

@@ -1,0 +1,118 @@
+"""An attempt is not ended at once where a rank that still runs may say why others lost it."""
+
+from __future__ import annotations
+
+import pytest
+from attempts import Make
+from heard import heard
+
+from prefect_ft.model import Incident
+from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.events import Lost
+from prefect_ft.supervisor.last_words import LAST_WORDS_S, LastWords
+
+PEER_LOST = (
+    "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:26851",
+    "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:17284: Connection reset by peer",
+    "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+)
+OTHERS = (
+    "KeyError: 'label_17'",
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443): Max retries exceeded",
+)
+RAISED = 'Traceback (most recent call last):\n  File "/a/train.py", line 3, in <module>\n    step()\n'
+
+
+def attempt(ranks: int = 3) -> Attempt:
+    return Attempt(1, dict.fromkeys(range(ranks), 0))
+
+
+def fails(made: Attempt, rank: int, text: str, code: int | None = 1, by: int | None = None) -> None:
+    made.take(0, heard("output", rank=rank, text=f"{RAISED}{text}\n"))
+    made.take(0, heard("exited", rank=rank, code=code, signal=by, t_ns=0))
+
+
+@pytest.mark.parametrize("text", PEER_LOST)
+def test_they_may_come_after_the_loss_of_a_peer_until_it_takes_too_long(text: str) -> None:
+    made = attempt()
+    fails(made, 0, text)
+    words = LastWords(made, 7.0)
+    assert words.due_s == 7.0 + LAST_WORDS_S
+    assert words.may_come(7.0)
+    assert words.may_come(words.due_s - 0.1)
+    assert not words.may_come(words.due_s)
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_what_else_a_rank_fails_of_is_known_at_once(text: str) -> None:
+    made = attempt()
+    fails(made, 0, text)
+    assert not LastWords(made, 7.0).may_come(7.0)
+
+
+def test_a_signal_is_not_waited_after() -> None:
+    made = attempt()
+    fails(made, 0, PEER_LOST[0], None, 9)
+    assert not LastWords(made, 7.0).may_come(7.0)
+
+
+def test_they_have_come_once_a_rank_fails_of_something_else() -> None:
+    made = attempt()
+    words = LastWords(made, 7.0)
+    fails(made, 0, PEER_LOST[0])
+    assert words.may_come(7.0)
+    fails(made, 2, PEER_LOST[1])
+    assert words.may_come(7.1)
+    fails(made, 1, OTHERS[0])
+    assert not words.may_come(7.2)
+
+
+def test_nobody_is_left_to_say_more() -> None:
+    made = attempt(2)
+    words = LastWords(made, 7.0)
+    fails(made, 0, PEER_LOST[0])
+    fails(made, 1, PEER_LOST[0])
+    assert not words.may_come(7.1)
+
+
+def test_they_do_not_count_where_a_report_says_why() -> None:
+    made = attempt()
+    words = LastWords(made, 7.0)
+    fails(made, 0, PEER_LOST[0])
+    made.report = Incident(t=1.0, kind="fault", attempt=1)
+    assert not words.may_come(7.1)
+    made.report = None
+    assert words.may_come(7.1)
+    made.take(0, Lost(system_answers=False, evidence=None))
+    assert not words.may_come(7.1)
+
+
+LEAVES_FIRST = f"""
+if restarts: sys.exit()
+if rank == 0:
+    open("pid", "w").write(str(os.getpid())); os.rename("pid", "first")
+    raise RuntimeError({PEER_LOST[0].removeprefix("RuntimeError: ")!r})
+while not os.path.exists("first"): time.sleep(0.01)
+pid = int(open("first").read())
+while os.path.exists(f"/proc/{{pid}}"): time.sleep(0.01)
+raise KeyError("label_17")
+"""
+"""A rank that leaves its group, and is then slow to say what it had raised: its peer has ended by then."""
+
+
+@pytest.mark.parametrize("workers", [2, 1])
+def test_a_run_is_judged_by_what_the_rank_says_that_others_lost(make: Make, workers: int) -> None:
+    phase = make(LEAVES_FIRST, workers=workers, plan_fields={"ranks_per_worker": 2 // workers})
+    assert phase.run() == ["confirm-once: restart_in_place", "completed: complete"]
+    incident = phase.journal.history()[0].incident
+    assert incident.evidence is not None
+    assert (incident.evidence.text, incident.worker) == ("KeyError: 'label_17'", workers - 1)
+
+
+def test_a_rank_that_says_nothing_more_does_not_keep_others_from_coming_back(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prefect_ft.supervisor.last_words.LAST_WORDS_S", 0.1)
+    phase = make(LEAVES_FIRST.replace('raise KeyError("label_17")', "signal.pause()"), workers=2)
+    assert phase.run() == ["transient: restart_in_place", "completed: complete"]
