@@ -55,7 +55,8 @@ _SIGNS = (
     "training complete|training finished|training done|training has|training is|epochs completed|"
     "namespace(|ignoring input|executing on|logged in as|tracking run|gpu available|seed set to|"
     "tensorflow backend|using backend|ultralytics yolo|pygame 2|importing module|"
-    "bad config|bad substitution|but source was|calling stack|can not|compiler|for more information|[file |"
+    "bad config|bad substitution|but source was|calling stack|can not|compiler|control to user|"
+    "for more information|[file |"
     "unbound|没有空间"
 )
 """Words in lines that say why a run failed, in lower case, and in many others too; then words of a run that

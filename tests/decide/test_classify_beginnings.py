@@ -300,12 +300,14 @@ def test_a_first_line_that_comes_soon_again_is_of_another_run_if_a_minute_has_pa
 )  # fmt: skip
 def test_a_program_may_begin_with_another_input_after_a_pause(first: str, again: str) -> None:
     """Logs to which runs were appended, in JACarrilloDev/Thesis-Framework."""
-    failed = ["2026-01-02 03:04:07,007 - ERROR - The scene did not load", *FAILED]
+    end = "2026-01-02 03:04:07,007 - INFO - ended"
+    failed = ["2026-01-02 03:04:07,006 - ERROR - The scene did not load", *FAILED, end]
     lines = [f"2026-01-02 03:04:05,006 - {first}", *failed]
     assert rule(lines)[0] == "user_code"
     assert rule([*lines, f"2026-01-02 03:05:07,007 - {again}", "started"])[0] == "none"
     assert rule([*lines, f"2026-01-02 03:05:06,006 - {again}", "started"])[0] == "user_code"
     assert rule([*lines, f"{again}", "started"])[0] == "user_code"
+    assert rule([*lines[:-1], f"2026-01-02 03:05:07,007 - {again}", "started"])[0] == "user_code"
     assert rule([*lines, "2026-01-03 03:04:05,006 - INFO - Attempting to save", "saved"])[0] == "user_code"
 
 

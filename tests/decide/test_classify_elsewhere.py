@@ -346,6 +346,7 @@ def test_what_a_program_reports_of_an_exception_that_it_has_caught(form, said, f
         ("OSError: cannot open resource", "config"),
         ("Training failed: PUGREST.ServerBusy", "network"),
         ("Error: /home/x/1byj is not a valid directory.", "config"),
+        ("/home/x/1byj is not a valid directory, creating it", "none"),
         ("Error: prompt v1 not found in config/prompts/reasoning.yaml", "config"),
         ("Error: prompt v1 not found in the list", "unknown"),
         ("Failed nodes: ['node3'] unreachable: connection timed out", "network"),
@@ -416,5 +417,6 @@ def test_wandb_says_how_a_run_ended():
         for n in range(100, 140)
     ]
     assert told([f"{head}got exitcode: 1", *after])[0] == "unknown"
+    assert told([f"{head}got exitcode: -1", *after])[0] == "unknown"
     assert told([f"{head}got exitcode: 255", *after])[0] == "cancelled"
     assert told([f"{head}got exitcode: 0", *after])[0] == "none"

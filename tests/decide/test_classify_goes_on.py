@@ -1662,18 +1662,3 @@ def test_what_python_ignores_is_no_complaint():
     assert told([*WELL, tracker, *raised, raised[-1]])[0] == "unknown"
     other = [tracker, *(f"[rank1]: {line}" for line in raised)]
     assert told([*WELL, *other])[0] == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("item", "ended"), [("{}_MA.mol", "none"), ("rank {}", "data"), ("a.mol {}", "data")]
-)
-def test_what_a_logger_reports_of_many_files_ended_nothing(item, ended):
-    """https://github.com/vikikumarprasad/covpredict"""
-    head = "2024-05-21 09:56:36,531 ERROR: Calculation failed for"
-    lines = [f"{head} {item.format(each)}: corrupt record" for each in range(10)]
-    assert told(lines)[0] == ended
-    assert told(lines[1:])[0] == "data"
-    assert told([line.replace("corrupt record", "Connection refused") for line in lines])[0] == "network"
-    assert told([line.replace("corrupt record", "list index out of range") for line in lines])[
-        0
-    ] == ended.replace("data", "user_code")

@@ -311,7 +311,10 @@ def test_vllm_serves_nobody_once_its_engine_has_ended():
     assert told([*raised, well, *dead, *served, stop])[0] == "unknown"
     assert told([*raised, *dead, *served, well])[0] == "none"
     assert told([*raised, *served, stop])[0] == "none"
+    assert told([*raised, *dead, *served, well.replace("POST", "GET")])[0] == "user_code"
     assert told([well, stop, *dead, *served])[0] == "none"
+    assert told([*raised, *served, stop, *dead])[0] == "none"
+    assert told([well, "INFO: Shutting down old workers", *dead, *served])[0] == "unknown"
 
 
 def test_a_command_that_airflow_runs_tells_why_it_failed():

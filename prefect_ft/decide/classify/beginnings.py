@@ -40,7 +40,7 @@ _SAYS_SO = re.compile(r"(?i)\b(?:start(?:s|ed|ing)?|begin(?:s|ning)?|began|launc
 _OPENS = re.compile(
     r"(?i)\b(?:start(?:ed|ing)?|beginning|launch(?:ed|ing)?|initiali[sz](?:ed|ing))\b[^:]*(?:: |$)"
 )
-"""How it may say so as well, up to what it begins with, which may be another thing the next time."""
+"""How it may say so as well, up to an argument, which may differ between runs."""
 
 
 class Beginning:

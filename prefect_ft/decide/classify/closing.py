@@ -237,7 +237,7 @@ _DONE = compiled(
 """Lines of a program that has results: what it complained of before in words of no known kind is over."""
 
 _SAVED = compiled(r"(?i)\bsaved successfully\b|\bsuccessfully saved\b")
-_FILE_NAME = re.compile(r"[\w-]+\.[A-Za-z]\w{1,11}\b")
+_FILE_NAME = re.compile(r"[\w-]+\.\w{2,12}\b")
 """A line after which a complaint about the file that it names is over: it was saved elsewhere, or later."""
 
 _ROW = "|"
@@ -273,9 +273,6 @@ _ITEMS = 3
 _OFTEN, _OFTEN_S = 10, 60
 """How often a logger reports an error of unknown kind if it ends nothing: more often than each rank of a node once.
 Or `_ITEMS` times over as many seconds: ranks that fail together report it sooner."""
-
-_OF_FILES = ("data", "user_code")
-"""Classes that a logger may report of each file that a program reads, while it goes on with the next."""
 
 _OUTPUT, _INDENT = "Command error:", "  "
 """How Nextflow heads what a task printed to standard error, and what it puts before each line of that."""
@@ -451,36 +448,29 @@ def _without_passed(
 ) -> Iterator[Complaint]:
     """Leave out complaints after which a program prints what it printed before, or just the same again.
 
-    Those of a known class only if a logger reports the same as an error again and again, or of one file after the
-    other.
+    Those of a known class only if a logger reports the same as an error again and again.
     """
     logged = _times_logged(lines) if complaints else {}
     for one in complaints:
-        times, took_s, files = logged.get(one.line, (0, 0.0, 0))
+        times, took_s = logged.get(one.line, (0, 0.0))
         if one.failure_class is None and (times >= _OFTEN or (times >= _ITEMS and took_s >= _OFTEN_S)):
-            continue
-        if one.failure_class in _OF_FILES and files >= _OFTEN:
             continue
         is_said_once = one.failure_class is not None and times < _ITEMS
         if is_said_once or one.after < _FOLLOWING or not _is_passed(one, lines):
             yield one
 
 
-def _times_logged(lines: Sequence[tuple[int, Line]]) -> dict[int, tuple[int, float, int]]:
-    """Return how often a logger reports the same as an error, over how many seconds, and of how many files.
-
-    For each line that is such a report, by its number.
-    """
-    logged: dict[str, list[tuple[int, Line]]] = {}
+def _times_logged(lines: Sequence[tuple[int, Line]]) -> dict[int, tuple[int, float]]:
+    """Return how often a logger reports the same as an error, and over how many seconds, for each line that is one."""
+    logged: dict[str, list[tuple[int, float | None]]] = {}
     for number, line in lines:
         if line.level == _LOGGED and (form := _form(line)):
-            logged.setdefault(form, []).append((number, line))
-    found: dict[int, tuple[int, float, int]] = {}
+            logged.setdefault(form, []).append((number, stamp_of(line.text)))
+    found: dict[int, tuple[int, float]] = {}
     for each in logged.values():
-        stamps = [stamp for _, line in each if (stamp := stamp_of(line.text)) is not None]
+        stamps = [stamp for _, stamp in each if stamp is not None]
         took_s = max(stamps) - min(stamps) if stamps else 0.0
-        files = {name for _, line in each for name in _FILE_NAME.findall(after_time(line.text))}
-        found |= {number: (len(each), took_s, len(files)) for number, _ in each}
+        found |= {number: (len(each), took_s) for number, _ in each}
     return found
 
 

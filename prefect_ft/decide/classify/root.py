@@ -141,10 +141,11 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
 
 def only_lost_its_peer(verdict: Verdict, log: LogFindings) -> bool:
     """Return whether the verdict on one log is that its rank lost a connection to another rank, and no more."""
-    evidence = verdict.evidence
-    if verdict.failure_class != "network" or evidence is None or evidence.rule in _OF_ANY_CONNECTION:
-        return False
-    return any(one.signature.id == evidence.rule and weight(one) == CASCADE for one in log.findings)
+    line = verdict.evidence.line if verdict.evidence is not None else None
+    return verdict.failure_class == "network" and any(
+        one.line == line and weight(one) == CASCADE and one.signature.id not in _OF_ANY_CONNECTION
+        for one in log.findings
+    )
 
 
 def _only_follows_another(verdict: Verdict, logs: Sequence[LogFindings]) -> bool:

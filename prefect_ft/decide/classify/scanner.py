@@ -508,10 +508,10 @@ class LogScanner:
                 self._begin_again()
 
     def _pause_s(self, at: int) -> float:
-        """Return how long nothing was logged before a line of this block that begins at a place; 0 without times."""
+        """Return how long after the line above a line of this block begins, at a place; 0 if either has no time."""
         line = self._block[at : at + _STAMP_COLUMNS].partition(b"\n")[0]
-        began = stamp_of(line.decode(errors="replace"))
-        last = stamp_of(self._recent(at).decode(errors="replace"))
+        above = self._recent(at).rstrip().rpartition(b"\n")[2][:_STAMP_COLUMNS]
+        began, last = (stamp_of(text.decode(errors="replace")) for text in (line, above))
         return 0.0 if began is None or last is None else began - last
 
     def _begin_again(self) -> None:

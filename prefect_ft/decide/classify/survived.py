@@ -161,10 +161,10 @@ _SERVES = re.compile(
 
 _ENGINE_DIED = re.compile(r"\w*EngineDeadError$")
 """The exception with which vLLM refuses each request once its engine has ended, until its server ends too."""
-_SERVES_WELL = re.compile(r"\" [2-4]\d\d \w")
-"""How a server logs requests that have not failed in it."""
-_STOPS = "Shutting down"
-"""What a server logs as it stops."""
+_ANSWERS = re.compile(r"\"POST /.* 200 OK$")
+"""How its server logs requests that an engine has answered."""
+_STOPS = re.compile(r"INFO: +Shutting down$")
+"""What its server logs as it stops."""
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
 """A shell's reports of how a program ended that a later line of its script had started."""
@@ -186,14 +186,9 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         for one in findings
         if one.signature.id not in _OF_SCRIPTS or one.order > killed + (_AFTER_SHELL if killed else 0)
     ]
-    serves = _SERVES_WELL if any(map(_is_of_dead_engine, findings)) else _SERVES
-    findings = [
-        one
-        for one in findings
-        if not (
-            _is_served_after(one, log, serves) or _follows_stop(one, log) or _was_survived_before(one, log)
-        )
-    ]
+    findings = [one for one in findings if not (_follows_stop(one, log) or _was_survived_before(one, log))]
+    serves = _ANSWERS if any(map(_is_of_dead_engine, findings)) else _SERVES
+    findings = [one for one in findings if not _is_served_after(one, log, serves)]
     findings = _without_items(_without_passed_lines(findings))
     if not findings:
         return []
@@ -375,7 +370,7 @@ def _is_of_dead_engine(finding: Finding) -> bool:
 
 def _follows_stop(finding: Finding, log: LogFindings) -> bool:
     """Return whether an engine has ended because its server was stopped."""
-    stopping = (at for at, text in enumerate(log.tail) if _is_of_dead_engine(finding) and _STOPS in text)
+    stopping = (at for at, text in enumerate(log.tail) if _is_of_dead_engine(finding) and _STOPS.search(text))
     return any(log.number_of_tail(at) < finding.first_line for at in stopping)
 
 
