@@ -140,11 +140,11 @@ class Attempt:
         return left and not (self.failures or self.lost or self.start_error)
 
     @property
-    def is_failing_alone(self) -> bool:
-        """Whether it has ended by failures of ranks, while others still run."""
-        is_left = any(state.ended_ns is None for state in self.ranks.values())
+    def has_failed_in_part(self) -> bool:
+        """Whether it has ended by failures of ranks alone, while others run that it cannot do without."""
+        runs = any(state.ended_ns is None for rank, state in self.ranks.items() if rank not in self.excused)
         reports = self.report or self.suspension or self.odd
-        return is_left and bool(self.failures) and not (self.lost or self.start_error or reports)
+        return runs and bool(self.failures) and not (self.lost or self.start_error or reports)
 
     def found_odd(self, found: Incident) -> None:
         """Take note of values out of the usual: the first ends it, others say which workers have them too."""

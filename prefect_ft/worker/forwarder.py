@@ -87,9 +87,9 @@ class Forwarder:
             self._on_caught_up()
 
     def hand_on_last(self, rank: Rank) -> None:
-        """Hand on what a rank printed before it ended, as far as the reader takes it at once."""
+        """Hand on what a rank printed before it ended, as much as the reader takes without a wait."""
         for _ in range(MAX_TURNS):
-            if not (self._stays or self._reporter.has_room) or not self._take_piece(rank):
+            if not (self._stays or self._reporter.has_room) or not self._take_piece(rank, final=True):
                 break
         if self._stays and self._reporter.has_room:
             self._send_excerpt(rank)
@@ -103,10 +103,11 @@ class Forwarder:
         for rank in ranks:
             self._send_beat(rank)
             self.send_reports(rank)
+        is_over = self._current.gang is not None and self._current.is_over
         for _ in range(MAX_TURNS):  # in turns, so that a rank that prints a lot does not delay others
             if not waiting or not (self._stays or self._reporter.has_room):
                 break
-            waiting = [rank for rank in waiting if self._take_piece(rank)]
+            waiting = [rank for rank in waiting if self._take_piece(rank, final=is_over)]
         else:
             self._loop.after("more", 0.0, self.hand_on)
         for rank in ranks:
@@ -125,9 +126,8 @@ class Forwarder:
             for number, report in reports.new() if self._reporter.has_room else ():
                 self._reporter.send(event, rank=rank.number, n=number, report=report)
 
-    def _take_piece(self, rank: Rank) -> bool:
-        """Take one piece of a rank's output; False: there is none."""
-        final = self._current.gang is not None and self._current.is_over
+    def _take_piece(self, rank: Rank, *, final: bool) -> bool:
+        """Take one piece of a rank's output, with `final` also a line without an end; False: there is none."""
         return rank.spool.sift(final) if self._stays else self._send_piece(rank, final)
 
     def _send_piece(self, rank: Rank, final: bool) -> bool:

@@ -1,4 +1,4 @@
-"""An attempt is not ended at once where a rank that still runs may say why others lost it."""
+"""The end of an attempt waits while a rank that still runs may report why others lost it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from heard import heard
 
 from prefect_ft.model import Incident
 from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.cause_wait import CAUSE_WAIT_S, MAX_JUDGED, CauseWait
 from prefect_ft.supervisor.events import Lost
-from prefect_ft.supervisor.last_words import LAST_WORDS_S, LastWords
 
 PEER_LOST = (
     "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:26851",
     "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:17284: Connection reset by peer",
     "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+)
+ABORTED = (
+    """terminate called after throwing an instance of 'gloo::IoException'
+  what():  [gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:17284: Connection reset by peer""",
+    "[rank0]:[E ProcessGroupNCCL.cpp:1970] NCCL error: remote process exited or there was a network error",
 )
 OTHERS = (
     "KeyError: 'label_17'",
@@ -34,58 +39,80 @@ def fails(made: Attempt, rank: int, text: str, code: int | None = 1, by: int | N
 
 
 @pytest.mark.parametrize("text", PEER_LOST)
-def test_they_may_come_after_the_loss_of_a_peer_until_it_takes_too_long(text: str) -> None:
+def test_they_goes_on_after_the_loss_of_a_peer_until_it_takes_too_long(text: str) -> None:
     made = attempt()
     fails(made, 0, text)
-    words = LastWords(made, 7.0)
-    assert words.due_s == 7.0 + LAST_WORDS_S
-    assert words.may_come(7.0)
-    assert words.may_come(words.due_s - 0.1)
-    assert not words.may_come(words.due_s)
+    wait = CauseWait(made, 7.0)
+    assert wait.due_s == 7.0 + CAUSE_WAIT_S
+    assert wait.goes_on(7.0)
+    assert wait.goes_on(wait.due_s - 0.1)
+    assert not wait.goes_on(wait.due_s)
 
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_what_else_a_rank_fails_of_is_known_at_once(text: str) -> None:
     made = attempt()
     fails(made, 0, text)
-    assert not LastWords(made, 7.0).may_come(7.0)
+    assert not CauseWait(made, 7.0).goes_on(7.0)
 
 
-def test_a_signal_is_not_waited_after() -> None:
-    made = attempt()
-    fails(made, 0, PEER_LOST[0], None, 9)
-    assert not LastWords(made, 7.0).may_come(7.0)
+@pytest.mark.parametrize(("number", "waits"), [(9, False), (11, False), (6, True)])
+def test_of_signals_only_an_abort_may_follow_from_a_lost_peer(number: int, waits: bool) -> None:
+    for lost in (f"{RAISED}{PEER_LOST[0]}", *ABORTED):
+        made = attempt()
+        made.take(0, heard("output", rank=0, text=f"{lost}\n"))
+        made.take(0, heard("exited", rank=0, code=None, signal=number, t_ns=0))
+        assert CauseWait(made, 7.0).goes_on(7.0) is waits
 
 
-def test_they_have_come_once_a_rank_fails_of_something_else() -> None:
-    made = attempt()
-    words = LastWords(made, 7.0)
-    fails(made, 0, PEER_LOST[0])
-    assert words.may_come(7.0)
-    fails(made, 2, PEER_LOST[1])
-    assert words.may_come(7.1)
-    fails(made, 1, OTHERS[0])
-    assert not words.may_come(7.2)
-
-
-def test_nobody_is_left_to_say_more() -> None:
+def test_it_does_not_go_on_for_ranks_that_are_excused() -> None:
     made = attempt(2)
-    words = LastWords(made, 7.0)
+    made.take(0, heard("call", inside=[], excused=[1]))
+    fails(made, 0, PEER_LOST[0])
+    assert not CauseWait(made, 7.0).goes_on(7.0)
+
+
+def test_of_thousands_only_the_first_are_judged() -> None:
+    made = attempt(MAX_JUDGED + 2)
+    wait = CauseWait(made, 7.0)
+    for rank in range(MAX_JUDGED):
+        fails(made, rank, PEER_LOST[0])
+    assert wait.goes_on(7.0)
+    fails(made, MAX_JUDGED, OTHERS[0])
+    assert wait.goes_on(7.0)
+    fails(made, MAX_JUDGED + 1, PEER_LOST[0])
+    assert not wait.goes_on(7.0)
+
+
+def test_it_ends_once_a_rank_fails_of_something_else() -> None:
+    made = attempt()
+    wait = CauseWait(made, 7.0)
+    fails(made, 0, PEER_LOST[0])
+    assert wait.goes_on(7.0)
+    fails(made, 2, PEER_LOST[1])
+    assert wait.goes_on(7.1)
+    fails(made, 1, OTHERS[0])
+    assert not wait.goes_on(7.2)
+
+
+def test_it_ends_when_no_rank_is_left() -> None:
+    made = attempt(2)
+    wait = CauseWait(made, 7.0)
     fails(made, 0, PEER_LOST[0])
     fails(made, 1, PEER_LOST[0])
-    assert not words.may_come(7.1)
+    assert not wait.goes_on(7.1)
 
 
-def test_they_do_not_count_where_a_report_says_why() -> None:
+def test_it_ends_where_a_report_says_why() -> None:
     made = attempt()
-    words = LastWords(made, 7.0)
+    wait = CauseWait(made, 7.0)
     fails(made, 0, PEER_LOST[0])
     made.report = Incident(t=1.0, kind="fault", attempt=1)
-    assert not words.may_come(7.1)
+    assert not wait.goes_on(7.1)
     made.report = None
-    assert words.may_come(7.1)
+    assert wait.goes_on(7.1)
     made.take(0, Lost(system_answers=False, evidence=None))
-    assert not words.may_come(7.1)
+    assert not wait.goes_on(7.1)
 
 
 LEAVES_FIRST = f"""
@@ -113,6 +140,6 @@ def test_a_run_is_judged_by_what_the_rank_says_that_others_lost(make: Make, work
 def test_a_rank_that_says_nothing_more_does_not_keep_others_from_coming_back(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prefect_ft.supervisor.last_words.LAST_WORDS_S", 0.1)
+    monkeypatch.setattr("prefect_ft.supervisor.cause_wait.CAUSE_WAIT_S", 0.1)
     phase = make(LEAVES_FIRST.replace('raise KeyError("label_17")', "signal.pause()"), workers=2)
     assert phase.run() == ["transient: restart_in_place", "completed: complete"]

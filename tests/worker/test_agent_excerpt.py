@@ -159,3 +159,7 @@ def test_that_of_a_rank_that_fails_comes_before_its_end(client: AgentClient) -> 
     assert "KeyError: 'the last one'" in chosen(excerpt)
     client.stop()
     assert excerpts(client) == [excerpt]
+    client.start(script(FAIL), 2)  # another attempt, with as much output
+    client.expect("exited", code=1)
+    assert [one["bytes"] for one in excerpts(client)] == 2 * [excerpt["bytes"]]
+    client.stop()

@@ -269,7 +269,10 @@ def test_when_the_first_line_came_is_told_once_in_an_attempt(client: AgentClient
 
 
 def test_what_a_rank_that_fails_printed_comes_before_its_end(client: AgentClient) -> None:
-    client.start(script("import os, sys\nfor number in range(20_000): print(number)\nsys.exit(3)"))
+    code = "import os, signal, sys\nif os.environ['RANK'] == '1': signal.pause()\n"
+    client.start(
+        script(code + "for number in range(20_000): print(number)\nprint('x', end='')\nsys.exit(3)"), ranks=2
+    )
     client.expect("exited", code=3)
-    assert client.printed().endswith(b"\n19999\n")
+    assert client.printed().endswith(b"\n19999\nx")
     client.stop()

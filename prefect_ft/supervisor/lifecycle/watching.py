@@ -10,9 +10,9 @@ from prefect_ft.model import Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.asking import Diagnoses, Until
 from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.cause_wait import CauseWait
 from prefect_ft.supervisor.diagnosis import TIMEOUT_S, diagnosis_of, write
 from prefect_ft.supervisor.hangs import incident_of, with_blame
-from prefect_ft.supervisor.last_words import LastWords
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Go, Halt, Step
 from prefect_ft.supervisor.unsaved import Unsaved
@@ -27,17 +27,17 @@ class Watching:
         """Since when the attempt has been watched."""
         self._hang: Hang | None = None
         """The verdict that is being diagnosed."""
-        self._last_words: LastWords | None = None
-        """What may still come once ranks have failed; None: none has."""
+        self._cause_wait: CauseWait | None = None
+        """The wait for the cause once ranks have failed; None: none has."""
 
     def begin(self) -> Step:
         """Watch the attempt from now on."""
         self._since_t = self._context.clock.now()
-        self._last_words = None
         return self._watch_on()
 
     def _watch_on(self) -> Step:
         """Wait until the attempt is over, a report arrives, or a warning is due."""
+        self._cause_wait = None
         ctx, attempt = self._context, self._context.running
         due_s = self._unsaved.due_in_s(self._since_t, has_saved=bool(ctx.saves.verified))
 
@@ -52,18 +52,18 @@ class Watching:
         self._unsaved.look(attempt.number, self._since_t, has_saved=bool(ctx.saves.verified))
         self.take_reports(attempt)
         if attempt.over:
-            return self._hear_out(attempt)
+            return self._await_cause(attempt)
         if ctx.hangs.found is not None:
             return self._diagnose(ctx.hangs.found)
         return self._watch_on()
 
-    def _hear_out(self, attempt: Attempt) -> Step:
-        """End the attempt, unless a rank may be about to say why."""
+    def _await_cause(self, attempt: Attempt) -> Step:
+        """End the attempt, unless a rank may be about to report the cause."""
         ctx = self._context
-        words = self._last_words = self._last_words or LastWords(attempt, ctx.now_s)
-        if not words.may_come(ctx.now_s):
+        wait = self._cause_wait = self._cause_wait or CauseWait(attempt, ctx.now_s)
+        if not wait.goes_on(ctx.now_s):
             return Halt()
-        return Go("running", Until(lambda: bool(ctx.reports) or not words.may_come(ctx.now_s), words.due_s))
+        return Go("running", Until(lambda: bool(ctx.reports) or not wait.goes_on(ctx.now_s), wait.due_s))
 
     def take_reports(self, attempt: Attempt) -> None:
         """Take reports of faults until one of them ends the attempt, or there are no more."""
