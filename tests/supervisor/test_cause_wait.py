@@ -143,3 +143,11 @@ def test_a_rank_that_says_nothing_more_does_not_keep_others_from_coming_back(
     monkeypatch.setattr("prefect_ft.supervisor.cause_wait.CAUSE_WAIT_S", 0.1)
     phase = make(LEAVES_FIRST.replace('raise KeyError("label_17")', "signal.pause()"), workers=2)
     assert phase.run() == ["transient: restart_in_place", "completed: complete"]
+
+
+def test_a_report_of_a_fault_ends_the_wait(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prefect_ft.supervisor.cause_wait.CAUSE_WAIT_S", 600.0)
+    report = "from prefect_ft import report_fault; report_fault(0, 'E1', 'critical'); signal.pause()"
+    code = LEAVES_FIRST.replace('raise KeyError("label_17")', report)
+    phase = make(code, workers=2, systems=("s0", "s1", "s2"))
+    assert phase.run() == ["fault-critical: isolate_and_rebuild", "completed: complete"]
