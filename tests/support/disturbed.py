@@ -129,13 +129,16 @@ class Run:
 
         On a busy machine a rank that has trained to its end may abort as it exits, by torchrun alone as well.
         """
-        lines = self.journal()
-        aborted: set[int] = set()
-        if ABORTS in self.log():
-            ends = [line for line in lines if isinstance(line, IncidentLine)]
-            aborted = {line.n for line in ends if line.incident.signal == signal.SIGABRT}
-        decisions = [line for line in lines if isinstance(line, DecisionLine) and line.n not in aborted]
+        aborts = self.aborts()
+        decisions = [
+            line for line in self.journal() if isinstance(line, DecisionLine) and line.n not in aborts
+        ]
         return [line.decision.rule for line in decisions][:-1]
+
+    def aborts(self) -> set[int]:
+        """Return the numbers of the incidents in which a rank that had trained to its end aborted as it exited."""
+        ends = [line for line in self.journal() if isinstance(line, IncidentLine)]
+        return {line.n for line in ends if line.incident.signal == signal.SIGABRT and ABORTS in self.log()}
 
     def told(self) -> str:
         """Return what explains a run that did not go as it should."""
