@@ -14,7 +14,7 @@ CAUSE_WAIT_S = 5.0
 """How long such a rank may take: as long as PyTorch's data loader waits for its workers when it ends."""
 
 MAX_JUDGED = 16
-"""Of how many failed ranks the output is judged: that takes milliseconds for each."""
+"""Of how many failed ranks the output is judged: that takes tens of milliseconds for each."""
 
 _RAISED = 1
 """The exit code after an exception."""

@@ -296,7 +296,7 @@ def test_a_notebook_server_outlives_what_its_kernels_raise():
     assert told([*raised, serving[0].replace("I 19", "C 19")])[0] == "network"
 
 
-def test_vllm_serves_nobody_once_its_engine_has_ended():
+def test_vllm_stops_serving_once_its_engine_has_died():
     """https://github.com/trietnguyeminh/Submission---EXACT--IJCNN"""
     check = "RuntimeError: Check failed: (status == cudaSuccess) is false: Prefill failed with error invalid argument"
     raised = [HEAD, *FRAME, check]
@@ -311,6 +311,7 @@ def test_vllm_serves_nobody_once_its_engine_has_ended():
     assert told([*raised, well, *dead, *served, stop])[0] == "unknown"
     assert told([*raised, *dead, *served, well])[0] == "none"
     assert told([*raised, *served, stop])[0] == "none"
+    assert told([*raised, f"the log says {served[0]}", stop])[0] == "user_code"
     assert told([*raised, *dead, *served, well.replace("POST", "GET")])[0] == "user_code"
     assert told([well, stop, *dead, *served])[0] == "none"
     assert told([*raised, *served, stop, *dead])[0] == "none"

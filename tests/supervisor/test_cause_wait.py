@@ -39,7 +39,7 @@ def fails(made: Attempt, rank: int, text: str, code: int | None = 1, by: int | N
 
 
 @pytest.mark.parametrize("text", PEER_LOST)
-def test_they_goes_on_after_the_loss_of_a_peer_until_it_takes_too_long(text: str) -> None:
+def test_it_goes_on_after_the_loss_of_a_peer_until_it_takes_too_long(text: str) -> None:
     made = attempt()
     fails(made, 0, text)
     wait = CauseWait(made, 7.0)
@@ -50,7 +50,7 @@ def test_they_goes_on_after_the_loss_of_a_peer_until_it_takes_too_long(text: str
 
 
 @pytest.mark.parametrize("text", OTHERS)
-def test_what_else_a_rank_fails_of_is_known_at_once(text: str) -> None:
+def test_another_failure_is_a_cause_at_once(text: str) -> None:
     made = attempt()
     fails(made, 0, text)
     assert not CauseWait(made, 7.0).goes_on(7.0)
@@ -125,11 +125,11 @@ pid = int(open("first").read())
 while os.path.exists(f"/proc/{{pid}}"): time.sleep(0.01)
 raise KeyError("label_17")
 """
-"""A rank that leaves its group, and is then slow to say what it had raised: its peer has ended by then."""
+"""Rank 1 leaves the process group and raises only after rank 0 has failed and ended."""
 
 
 @pytest.mark.parametrize("workers", [2, 1])
-def test_a_run_is_judged_by_what_the_rank_says_that_others_lost(make: Make, workers: int) -> None:
+def test_the_exception_of_the_rank_that_others_lost_is_the_cause(make: Make, workers: int) -> None:
     phase = make(LEAVES_FIRST, workers=workers, plan_fields={"ranks_per_worker": 2 // workers})
     assert phase.run() == ["confirm-once: restart_in_place", "completed: complete"]
     incident = phase.journal.history()[0].incident
@@ -137,7 +137,7 @@ def test_a_run_is_judged_by_what_the_rank_says_that_others_lost(make: Make, work
     assert (incident.evidence.text, incident.worker) == ("KeyError: 'label_17'", workers - 1)
 
 
-def test_a_rank_that_says_nothing_more_does_not_keep_others_from_coming_back(
+def test_a_rank_that_reports_nothing_delays_the_restart_no_longer_than_the_wait(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("prefect_ft.supervisor.cause_wait.CAUSE_WAIT_S", 0.1)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hanging import Make, Workers
+from hanging import Make, Workers, processes_of
 from torches import torch
-
-from prefect_ft.backends.process.backend import ProcessBackend
 
 __all__ = ["torch"]
 
@@ -30,7 +28,7 @@ except KeyError:
 @pytest.fixture
 def workers_of_phase(torch: str) -> Workers:
     """Processes of an interpreter that has torch."""
-    return Workers(lambda told, directory, _: ProcessBackend(told, directory, {}), (torch,))
+    return processes_of(torch)
 
 
 @pytest.mark.long  # to import torch takes seconds

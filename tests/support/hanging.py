@@ -146,7 +146,12 @@ class Workers:
 @pytest.fixture
 def workers_of_phase() -> Workers:
     """Processes on this machine; a test file that wants others has a fixture of this name."""
-    return Workers(lambda told, directory, _: ProcessBackend(told, directory, {}), (PYTHON, "-S"))
+    return processes_of(PYTHON, "-S")
+
+
+def processes_of(*python: str) -> Workers:
+    """Return workers that are processes on this machine and run ranks with this interpreter."""
+    return Workers(lambda told, directory, _: ProcessBackend(told, directory, {}), python)
 
 
 @pytest.fixture

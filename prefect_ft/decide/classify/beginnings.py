@@ -28,9 +28,8 @@ _EARLY = 3  # a start has to begin with one of this many first patterns
 _APART_BYTES = 8000  # the greatest distance between two lines of a start
 _TEXT_BYTES = 160  # of a line that are compared
 _LETTERS = 8  # that a line must have
-_APART_S = (
-    60  # between the same first line of two runs, or before another; the processes of one run start sooner
-)
+_APART_S = 60
+"""Between the first lines of two runs, or before that of another: the processes of one run start sooner."""
 _NUMBER = re.compile(r"\d+")
 _SPACES = re.compile(r"(?:\\ )+")
 _LETTER = re.compile(r"[A-Za-z]")
@@ -40,7 +39,7 @@ _SAYS_SO = re.compile(r"(?i)\b(?:start(?:s|ed|ing)?|begin(?:s|ning)?|began|launc
 _OPENS = re.compile(
     r"(?i)\b(?:start(?:ed|ing)?|beginning|launch(?:ed|ing)?|initiali[sz](?:ed|ing))\b[^:]*(?:: |$)"
 )
-"""How it may say so as well, up to an argument, which may differ between runs."""
+"""A line with which a program may begin, up to its argument, which may differ between runs."""
 
 
 class Beginning:
@@ -57,7 +56,7 @@ class Beginning:
         self._is_said = False
         """Whether the first line is dated and says that the program begins: then it shows another start alone."""
         self._opening = ""
-        """How the first line begins if it may show another start alone: after a pause. Empty: it does not."""
+        """The beginning of the first line, if that shows another start after a pause; else empty."""
         self._last, self._found, self._at = -1, 0, 0
 
     def take(self, block: bytes, offset: int) -> None:
@@ -131,8 +130,9 @@ class Beginning:
     def see(self, index: int, offset: int, pause_s: Callable[[], float] = lambda: 0.0) -> bool:
         """Take the number of a repeated line and its offset in the log; return whether it completes another start.
 
-        `pause_s` returns how long nothing was logged before.
+        `pause_s` returns how long after the line above it was logged.
         """
+        # the pattern of the opening is the last one, and the first line matches its own pattern first
         is_opening = bool(self._opening) and index in (0, len(self.keys))
         if is_opening and pause_s() >= _APART_S:
             self.clear()

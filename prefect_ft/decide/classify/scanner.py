@@ -508,7 +508,7 @@ class LogScanner:
                 self._begin_again()
 
     def _pause_s(self, at: int) -> float:
-        """Return how long after the line above a line of this block begins, at a place; 0 if either has no time."""
+        """Return how long after the line above it a line of this block was logged; 0 if either has no time."""
         line = self._block[at : at + _STAMP_COLUMNS].partition(b"\n")[0]
         above = self._recent(at).rstrip().rpartition(b"\n")[2][:_STAMP_COLUMNS]
         began, last = (stamp_of(text.decode(errors="replace")) for text in (line, above))

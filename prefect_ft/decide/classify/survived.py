@@ -161,10 +161,10 @@ _SERVES = re.compile(
 
 _ENGINE_DIED = re.compile(r"\w*EngineDeadError$")
 """The exception with which vLLM refuses each request once its engine has ended, until its server ends too."""
-_ANSWERS = re.compile(r"\"POST /.* 200 OK$")
-"""How its server logs requests that an engine has answered."""
-_STOPS = re.compile(r"INFO: +Shutting down$")
-"""What its server logs as it stops."""
+_ENGINE_ANSWERS = re.compile(r"INFO: +[\d.]+:\d+ - \"POST /.* 200 OK$")
+"""How vLLM's server logs a request that its engine has answered."""
+_ENGINE_IS_STOPPED = re.compile(r"INFO: +Shutting down$")
+"""What vLLM's server logs as it stops."""
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
 """A shell's reports of how a program ended that a later line of its script had started."""
@@ -187,7 +187,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         if one.signature.id not in _OF_SCRIPTS or one.order > killed + (_AFTER_SHELL if killed else 0)
     ]
     findings = [one for one in findings if not (_follows_stop(one, log) or _was_survived_before(one, log))]
-    serves = _ANSWERS if any(map(_is_of_dead_engine, findings)) else _SERVES
+    serves = _ENGINE_ANSWERS if any(map(_is_of_dead_engine, findings)) else _SERVES
     findings = [one for one in findings if not _is_served_after(one, log, serves)]
     findings = _without_items(_without_passed_lines(findings))
     if not findings:
@@ -360,7 +360,7 @@ def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFi
 
 def _is_served_after(finding: Finding, log: LogFindings, serves: re.Pattern[str]) -> bool:
     """Return whether a server goes on after an exception: it handled it, or its kernel did, or it started later."""
-    serving = (at for at, text in enumerate(log.tail) if finding.raised and serves.search(text) is not None)
+    serving = (at for at, text in enumerate(log.tail) if finding.raised and serves.match(text) is not None)
     return any(log.number_of_tail(at) > finding.last_line for at in serving)
 
 
@@ -370,7 +370,9 @@ def _is_of_dead_engine(finding: Finding) -> bool:
 
 def _follows_stop(finding: Finding, log: LogFindings) -> bool:
     """Return whether an engine has ended because its server was stopped."""
-    stopping = (at for at, text in enumerate(log.tail) if _is_of_dead_engine(finding) and _STOPS.search(text))
+    if not _is_of_dead_engine(finding):
+        return False
+    stopping = (at for at, text in enumerate(log.tail) if _ENGINE_IS_STOPPED.match(text) is not None)
     return any(log.number_of_tail(at) < finding.first_line for at in stopping)
 
 
