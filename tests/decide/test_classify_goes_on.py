@@ -1662,3 +1662,16 @@ def test_what_python_ignores_is_no_complaint():
     assert told([*WELL, tracker, *raised, raised[-1]])[0] == "unknown"
     other = [tracker, *(f"[rank1]: {line}" for line in raised)]
     assert told([*WELL, *other])[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("line", "failure_class"),
+    [
+        ("ERROR: the machine is about to be reclaimed", "preempted"),
+        ("FATAL: the host memory is exhausted", "oom_host"),
+        ("Fatal: kernel panic on node3", "hardware"),
+    ],
+)
+def test_what_ends_all_ranks_explains_why_they_lose_each_other(line, failure_class):
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:26851"
+    assert told([*WELL, *threw(lost), line]) == (failure_class, line)
