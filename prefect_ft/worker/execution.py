@@ -272,7 +272,7 @@ class Execution:
                 rank.reported = True
                 self._unwatch(rank)
                 self._forwarder.send_reports(rank)  # what explains an end comes before it
-                if rank.exit.code != 0:
+                if rank.exit.code != 0 and not self._current.is_over:  # else the stop killed it
                     self._forwarder.hand_on_last(rank)
                 self._reporter.send("exited", rank=rank.number, ends=self._is_unasked, **rank.exit._asdict())
 
