@@ -301,6 +301,12 @@ def test_a_launcher_s_first_line_may_be_printed_last():
     assert plain([*failed, LATE, *failed[:3], "KeyError: 'a'"]) == ("user_code", 9)
 
 
+def test_colours_add_nothing_to_the_distance_between_two_lines():
+    lines = [*[f"words and words {number}" for number in range(300)], HEAD, *USER, "ValueError: x", LATE]
+    assert plain(lines) == ("user_code", 304)
+    assert plain([f"\x1b[36m{line}\x1b[0m" for line in lines]) == ("user_code", 304)
+
+
 @pytest.mark.parametrize(("prefix", "table"), [("[rank{}]: ", "rank      : 9 (local_rank: 1)"),
                                                ("[default{}]:", "rank      : 17 (local_rank: 9)")])  # fmt: skip
 def test_of_several_ranks_that_which_torchrun_names_counts(prefix, table):

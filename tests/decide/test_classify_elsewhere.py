@@ -405,6 +405,8 @@ def test_structlog_describes_an_exception_in_a_line():
     failed = {"level": "error", "event": "Task failed with exception", "error_detail": detail}
     after = json.dumps({"level": "info", "event": "Task instance in failure state"})
     assert told([json.dumps(failed), after]) == ("config", "FileNotFoundError: a.csv")
+    dated = [f"2026-01-02T03:04:0{n}.000001Z {line}" for n, line in enumerate((json.dumps(failed), after))]
+    assert told(dated) == ("config", "FileNotFoundError: a.csv")
     for unusual in ([], [7], [{"exc_value": "a.csv"}], "text"):
         assert told([json.dumps({**failed, "error_detail": unusual}), after])[0] == "none"
 

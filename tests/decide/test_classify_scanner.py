@@ -134,8 +134,9 @@ def test_what_is_eight_times_as_long_costs_eight_times_as_much(text: bytes) -> N
     assert any(cost_s(1 << 20) < 16 * cost_s(1 << 17) for _ in range(3))
 
 
-def test_lines_are_counted_again_where_that_is_possible() -> None:
-    log = ("step 1\n" * 999 + OOM + "\n").encode() * 2
+@pytest.mark.parametrize("step", ["step 1", "\x1b[36mstep 1\x1b[0m"], ids=["plain", "coloured"])
+def test_lines_are_counted_again_where_that_is_possible(step: str) -> None:
+    log = (f"{step}\n" * 999 + OOM + "\n").encode() * 2
     asked: list[tuple[int, int]] = []
 
     def count(start: int, end: int) -> int:

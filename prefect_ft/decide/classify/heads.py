@@ -129,7 +129,7 @@ def read_line(raw: bytes) -> Line:
         at = len(text) - len(rest)
     if not level and "arning" in text and any(map(_WARNS.search, views)):
         level = "W"
-    if (said := _of_json(text))[0]:
+    if (said := _of_json(next((view for view in views if view[:1] == "{"), "")))[0]:
         views += said[0]
         level = level or said[1]
     if level in ("D", "I") and _REPORTS.match(views[-1]) is not None:

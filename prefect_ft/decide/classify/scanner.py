@@ -226,12 +226,11 @@ class LogScanner:
         self.file = file
         self._count = count
         self._catalogue = catalogue or builtin_catalogue()
-        self._rest = b""
-        self._block = b""
-        self._last = b""
-        self._length = 0
+        self._rest = self._block = self._last = b""
         self._fed = 0
-        """Bytes before the block."""
+        """Bytes before the block, without terminal sequences."""
+        self._stored, self._length = 0, 0
+        """Bytes of the log before the block, and of the block, as they are stored: `count` counts lines by them."""
         self._lines = _Counted()
         """Line ends before some place of the log, at most the beginning of the block."""
         self._here = _Counted()
@@ -298,9 +297,9 @@ class LogScanner:
     def pass_over(self, line: int) -> None:
         """Continue at this line, from 1; the lines between are missing."""
         self._end_line()
-        self._begin(b"")
+        self._begin(0)
         self._block = self._last = b""
-        self._lines = _Counted(self._fed, line - 1)
+        self._lines = _Counted(self._stored, line - 1)
         self._give_up()
 
     def findings(self) -> LogFindings:
@@ -319,12 +318,12 @@ class LogScanner:
             earlier=self._earlier,
             is_warned=self._warned.at >= 0,
             tail=tail,
-            bytes_after=self._fed + self._length - self._kept_at,
+            bytes_after=self._end - self._kept_at,
             closing_ranks=tuple(line.rank for _, line in closing),
             had_progress=self._had_progress or _is_progress(tail),
             completed=self._completed,
             begun=self._begun,
-            goes_on=self._before.goes_on([line for _, line in closing], self._fed + self._length),
+            goes_on=self._before.goes_on([line for _, line in closing], self._end),
             breaks_off=any(reader.breaks_off for reader in self._readers.values()),
             over=self._kept.over(),
             survived=self._kept.survived(),
@@ -332,14 +331,19 @@ class LogScanner:
             number_of_tail=lambda index: self._number(len(self._block)) - last[index][0],
         )
 
+    @property
+    def _end(self) -> int:
+        """The offset at which the block ends."""
+        return self._fed + len(self._block)
+
     def _is_warned_at_end(self) -> bool:
         recent = (self._last + self._block)[-_CLOSING_BYTES:]
-        return self._warned.is_at_end(recent, self._fed + self._length - len(recent))
+        return self._warned.is_at_end(recent, self._end - len(recent))
 
     def _held_back(self) -> tuple[Finding, ...]:
         """Return the findings before the log's last lines, if these report a beginning that no run follows."""
         held, at = self._held
-        is_last = self._fed + self._length - at < _LATE_BYTES
+        is_last = self._end - at < _LATE_BYTES
         is_seen = any(one.raised is not None for one in self._kept.in_order())
         return held if is_last and not is_seen else ()
 
@@ -351,7 +355,7 @@ class LogScanner:
     # -- a block of lines -------------------------------------------------------------------------
 
     def _scan(self, block: bytes) -> None:
-        self._begin(block)
+        self._begin(len(block))
         if b"\x1b" in block:
             block = ESCAPES.sub(b"", block)
         spotter, at, end = _spotter(self._catalogue), 0, len(block)
@@ -404,16 +408,17 @@ class LogScanner:
                 self._kept.add(self._finding(match, line, start, None))
         self._order = now
 
-    def _begin(self, block: bytes) -> None:
-        """Start a new block; the previous one is counted now if it cannot be counted later."""
+    def _begin(self, length: int) -> None:
+        """Start a block of stored bytes; the previous one is counted now if it cannot be counted later."""
+        self._stored += self._length
         if self._count is None and self._block:
             rest = self._block.count(b"\n", self._here.at)
-            self._lines = _Counted(self._fed + self._length, self._lines.lines + self._here.lines + rest)
+            self._lines = _Counted(self._stored, self._lines.lines + self._here.lines + rest)
         recent = self._last + self._block
         text = recent.rstrip(b"\r\n")
         self._last = (text[-_CLOSING_BYTES:] + recent[len(text) :])[-_GAP_BYTES:]
-        self._fed += self._length
-        self._length = len(block)
+        self._fed = self._end
+        self._length = length
         self._here = _Counted()
         self._starts = None
 
@@ -433,10 +438,10 @@ class LogScanner:
 
     def _number(self, at: int) -> int:
         """Return the number of the line at a place of this block, from 1; each place is behind the one before."""
-        if self._lines.at < self._fed:
+        if self._lines.at < self._stored:
             assert self._count is not None
-            more = self._count(self._lines.at, self._fed)
-            self._lines = _Counted(self._fed, self._lines.lines + more)
+            more = self._count(self._lines.at, self._stored)
+            self._lines = _Counted(self._stored, self._lines.lines + more)
         here = self._here
         self._here = _Counted(at, here.lines + self._block.count(b"\n", here.at, at))
         return self._lines.lines + self._here.lines + 1
