@@ -5,7 +5,7 @@ What its end comes to is for `incidents`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from prefect_ft.decide.classify import Catalogue, LogScanner
@@ -74,6 +74,8 @@ class Attempt:
         """Since when they do, as far as that is known."""
         self.ending = False
         """Set once the ranks are being ended; who ends from then on has not failed."""
+        self._left = set(ranks)
+        """The ranks that have not ended."""
         self._ends: list[int] = []
         """The ranks that have failed, in the order of the reports."""
         self._inside: frozenset[int] = frozenset()
@@ -112,18 +114,23 @@ class Attempt:
 
     @property
     def _is_done(self) -> bool:
-        return all(state.ended_ns is not None for state in self.ranks.values())
+        return not self._left
 
     @property
-    def failures(self) -> list[int]:
-        """The ranks whose failure ends the attempt: not those that the others do without."""
+    def failures(self) -> Iterator[int]:
+        """The ranks whose failure ends the attempt, in the order of the reports, without those that are not needed."""
         spared = self.excused if self._is_done else self.excused | self._inside
-        return [rank for rank in self._ends if rank not in spared]
+        return (rank for rank in self._ends if rank not in spared)
+
+    @property
+    def first_failure(self) -> int | None:
+        """The first of these ranks; `None`: there is none."""
+        return next(self.failures, None)
 
     @property
     def _ended_otherwise(self) -> bool:
         reports = self.report or self.suspension or self.odd
-        return bool(self.failures or self.lost or self.start_error or reports)
+        return self.first_failure is not None or bool(self.lost or self.start_error or reports)
 
     @property
     def is_complete(self) -> bool:
@@ -136,15 +143,14 @@ class Attempt:
     @property
     def is_running(self) -> bool:
         """Whether ranks run, and none of them has failed or got lost."""
-        left = any(state.ended_ns is None for state in self.ranks.values())
-        return left and not (self.failures or self.lost or self.start_error)
+        return not (self._is_done or self.lost or self.start_error or self.first_failure is not None)
 
     @property
     def has_failed_in_part(self) -> bool:
         """Whether it has ended by failures of ranks alone, while others run that it cannot do without."""
-        runs = any(state.ended_ns is None for rank, state in self.ranks.items() if rank not in self.excused)
-        reports = self.report or self.suspension or self.odd
-        return runs and bool(self.failures) and not (self.lost or self.start_error or reports)
+        if self.lost or self.start_error or self.report or self.suspension or self.odd:
+            return False
+        return self.first_failure is not None and any(rank not in self.excused for rank in self._left)
 
     def found_odd(self, found: Incident) -> None:
         """Take note of values out of the usual: the first ends it, others say which workers have them too."""
@@ -161,6 +167,7 @@ class Attempt:
         state.exit_code, state.signal, state.ended_ns = event.code, event.signal, event.t_ns
         state.ran_out = event.oom
         state.was_stopped = self.ending
+        self._left.discard(event.rank)
         if state.failed:
             self._ends.append(event.rank)
 
@@ -192,8 +199,8 @@ class Attempt:
 
     def ended_ns(self) -> int | None:
         """Return when it ended by itself (first failure, else its last rank's end), by CLOCK_BOOTTIME."""
-        if self.failures:
-            return self.ranks[self.failures[0]].ended_ns
+        if (first := self.first_failure) is not None:
+            return self.ranks[first].ended_ns
         ends = [state.ended_ns for state in self.ranks.values() if not state.was_stopped]
         known = [end for end in ends if end is not None]
         return max(known) if len(known) == len(self.ranks) else None

@@ -5,6 +5,7 @@ A trainer may leave the process group before it reports its exception: then its 
 
 from __future__ import annotations
 
+from itertools import islice
 from signal import Signals
 
 from prefect_ft.decide.classify import judge, only_lost_its_peer
@@ -34,9 +35,9 @@ class CauseWait:
         """Return whether the ranks that have failed, of which the first are judged, lost a peer, and others run."""
         if self._is_cause_known or now_s >= self.due_s or not self._attempt.has_failed_in_part:
             return False
-        for rank in self._attempt.failures:
-            if len(self._lost_a_peer) >= MAX_JUDGED:
-                break
+        if len(self._lost_a_peer) >= MAX_JUDGED:
+            return True
+        for rank in islice(self._attempt.failures, MAX_JUDGED):
             if rank not in self._lost_a_peer and not self._has_lost_a_peer(rank):
                 self._is_cause_known = True
                 return False

@@ -69,8 +69,8 @@ def _end(attempt: Attempt, t: float, cancelled_by: str | None) -> Incident:
         return reported if attempt.report is not None else _suspended(attempt, reported)
     if attempt.start_error is not None:
         return _not_started(attempt, incident, attempt.start_error)
-    if attempt.failures:
-        failure = _failure(attempt, incident)
+    if (first := attempt.first_failure) is not None:
+        failure = _failure(attempt, incident, attempt.ranks[first])
         lost_peer = _lost_peer(attempt, failure)
         return failure if lost_peer is None else _loss(attempt, incident, lost_peer)
     if attempt.odd is not None:
@@ -133,11 +133,12 @@ def _suspended(attempt: Attempt, incident: Incident) -> Incident:
     return with_verdict(fault, verdict)
 
 
-def _failure(attempt: Attempt, incident: Incident) -> Incident:
-    first = attempt.ranks[attempt.failures[0]]
-    logs = [_findings(attempt, state) for rank, state in attempt.ranks.items() if rank not in attempt.excused]
-    verdict = judge(logs, exit_code=first.exit_code, signal=first.signal)
-    root = _root(attempt, verdict)
+def _failure(attempt: Attempt, incident: Incident, first: RankState) -> Incident:
+    """Return the incident of a failure; `first` is the rank that failed first."""
+    logs = {rank: _findings(attempt, state) for rank, state in attempt.ranks.items()}
+    counting = [log for rank, log in logs.items() if rank not in attempt.excused]
+    verdict = judge(counting, exit_code=first.exit_code, signal=first.signal)
+    root = _root(attempt, verdict, first)
     seen = root if root.failed else first
     return replace(
         _with_reached(attempt, with_verdict(incident, verdict), root),
@@ -147,7 +148,7 @@ def _failure(attempt: Attempt, incident: Incident) -> Incident:
         stage=_stage(attempt, root, verdict),
         stage_step=root.stage_step,
         sample=root.sample,
-        reported=_reporters(attempt, verdict.failure_class),
+        reported=_reporters(attempt, logs, verdict.failure_class),
     )
 
 
@@ -171,7 +172,9 @@ def _stage(attempt: Attempt, root: RankState, verdict: Verdict) -> Stage | None:
     return root.stage
 
 
-def _reporters(attempt: Attempt, failure_class: FailureClass) -> tuple[int, ...] | None:
+def _reporters(
+    attempt: Attempt, logs: Mapping[int, LogFindings], failure_class: FailureClass
+) -> tuple[int, ...] | None:
     """Return the workers whose ranks reported that a collective took too long, or that numbers went bad.
 
     The others kept silent.
@@ -179,23 +182,23 @@ def _reporters(attempt: Attempt, failure_class: FailureClass) -> tuple[int, ...]
     if failure_class not in ("collective_timeout", "numeric"):
         return None
     reporters = {
-        state.worker
-        for state in attempt.ranks.values()
-        for finding in state.output.findings().findings
+        attempt.ranks[rank].worker
+        for rank, log in logs.items()
+        for finding in log.findings
         if finding.signature.failure_class == failure_class
     }
     return tuple(sorted(reporters))
 
 
-def _root(attempt: Attempt, verdict: Verdict) -> RankState:
-    """Return the rank whose output holds the cause, else the one that failed first.
+def _root(attempt: Attempt, verdict: Verdict, first: RankState) -> RankState:
+    """Return the rank whose output holds the cause, else `first`, the one that failed first.
 
     The cause may still be ending by itself when its peers have noticed and the attempt is ended.
     """
     rank = _rank_of(verdict.evidence)
     is_given_up = verdict.evidence is not None and verdict.evidence.rule == GIVEN_UP
     if rank is None or is_given_up or attempt.ranks[rank].succeeded:
-        return attempt.ranks[attempt.failures[0]]
+        return first
     return attempt.ranks[rank]
 
 

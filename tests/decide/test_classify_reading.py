@@ -63,7 +63,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         return read_line(raw)
 
     monkeypatch.setattr(scanning, "read_line", noted)
-    monkeypatch.setattr(LogScanner, "_closing", lambda self, size=0: [])
+    monkeypatch.setattr(LogScanner, "_closing", lambda self, *sizes: [])
     return seen
 
 

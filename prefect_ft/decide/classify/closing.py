@@ -50,10 +50,10 @@ _FAREWELL_LINES = 5
 """How many lines a script may print after it has stated the exit code of what failed."""
 
 _OPENS = compiled(
-    r"(?i)^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
+    r"(?i:^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
     r"(?:fatal|errors?|err|panic|exception|failure|aborting|abort(?:ed)?|killed|terminated|terminating|failed|crash(?:ed)?|died|"
     r"segmentation fault|bus error|illegal instruction|\*\*\* .{0,60}?(?:abort|caught|corrupt|crash|detect|"
-    r"error|exception|fail|fatal|kill|signal|sig[a-z]{3,5}|terminat)\w*)\b(?:[^\w@]|$)"
+    r"error|exception|fail|fatal|kill|signal|sig[a-z]{3,5}|terminat)\w*)\b(?:[^\w@]|$))"
 )
 """How a line begins that only says that something has failed."""
 
@@ -224,12 +224,17 @@ _SUMMARY = compiled(r"^wandb: |^\s+\w+ +=\s+\S+$")
 """How wandb and Hugging Face's trainer print the last values of a run, after its end, whatever that was."""
 
 _COMPLAINS = compiled(
-    r"(?i)\b(?:err|errors?|fail\w*|fatal|unable|cannot|can't|could ?n[o']t|not|no|lost|refused|reset|exceed\w*|invalid|"
+    r"(?i:\b(?:err|errors?|fail\w*|fatal|unable|cannot|can't|could ?n[o']t|not|no|lost|refused|reset|exceed\w*|invalid|"
     r"tim(?:ed?|ing) ?-?out|corrupt\w*|truncated|abort\w*|kill\w*|crash\w*|exception|denied|missing|un\w+able|out|full|"
     r"nan|inf|diverged|cancel\w*|evict\w*|preempt\w*|stale|broken|bad|panic\w*|hung|dead|died|down|uncorrect\w*|fall\w*|"
-    r"mismatch\w*|interrupt\w*|ctrl)\b"
+    r"mismatch\w*|interrupt\w*|ctrl)\b)"
 )
-"""Texts of which every line that complains contains one: most lines need no further check."""
+"""Texts of which every line contains one that complains in other words than those of an end."""
+
+_MAY_COMPLAIN = compiled(
+    "(?m)" + "|".join(one.pattern for one in (_OPENS, _NAMES, _UNCAUGHT, _WHAT, _COMPLAINS))
+)
+"""What every line contains that complains, unless it was logged as an error: most lines need no further check."""
 
 _DONE = compiled(
     r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |all done\b|results? )|\bsuccessful(?:ly)?!*$"
@@ -370,7 +375,7 @@ def last_complaints(
     for index, (number, line) in enumerate(lines):
         if _says_nothing_new(line, is_known):
             continue
-        complaint = complaint_of(line)
+        complaint = complaint_of(line) if _may_complain(line) else None
         if complaint is not None:
             if is_known(line) and not is_message_of_crash(line.text):
                 continue
@@ -378,17 +383,30 @@ def last_complaints(
             reason = _reason_below(line, lines[index + 1 : index + 2], complaint[1], after - 1)
             found.append(reason or Complaint(complaint[0], number, after, *complaint[1:]))
             places.clear()
-        elif _has_result(line):
-            found = [one for one in found if not _is_done_with(one, line)]
-        elif is_result(line.text) and _LOST.search(line.text) is None:
-            found.clear()
-        elif (place := place_of(line.text)) is not None:
-            places.add(place)
-            if _LOSS.search(line.text) is not None:
-                found = [one for one in found if one.failure_class != "numeric"]
-            if len(places) >= 2:
-                found.clear()
+        elif found:
+            found = _left_after(line, found, places)
     return tuple(_without_passed(_without_items(found), lines)) or _diverged(lines) or _only_usage(lines)
+
+
+def _may_complain(line: Line) -> bool:
+    """Return whether a line may complain, before what it says is looked at."""
+    return line.level in ("F", _LOGGED) or _MAY_COMPLAIN.search("\n".join(line.views)) is not None
+
+
+def _left_after(line: Line, found: list[Complaint], places: set[str]) -> list[Complaint]:
+    """Return the complaints that are not over after a line; `places` are those of progress since the last one."""
+    if _has_result(line):
+        return [one for one in found if not _is_done_with(one, line)]
+    if is_result(line.text) and _LOST.search(line.text) is None:
+        return []
+    if (place := place_of(line.text)) is None:
+        return found
+    places.add(place)
+    if len(places) >= 2:
+        return []
+    if _LOSS.search(line.text) is not None:
+        return [one for one in found if one.failure_class != "numeric"]
+    return found
 
 
 def _without_ignored(lines: Sequence[tuple[int, Line]]) -> Iterator[tuple[int, Line]]:

@@ -6,7 +6,7 @@ A pure function of findings, exit code and signal. Reads no text.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from signal import Signals
 from typing import NamedTuple
@@ -183,7 +183,8 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     candidates = [_candidates_of(log, is_known_to_fail=is_known_to_fail) for log in logs]
     found = zip(logs, map(_first_of, logs, candidates), strict=True)
     firsts = [(log, first) for log, first in found if first is not None]
-    chosen = min(firsts, key=lambda place: _rank_of_cause(place, firsts), default=None)
+    undated = {weight(first) for _, first in firsts if first.stamp is None}
+    chosen = min(firsts, key=lambda place: _rank_of_cause(place[1], undated), default=None)
     exit_finding = _exit_finding(logs, exit_code, signal, reported)
     is_mute = chosen is not None and (says_nothing(chosen[1]) or chosen[1].signature.id in _OF_TASKS)
     complaint = _complaint(logs, is_known_to_fail=is_known_to_fail or is_mute)
@@ -725,14 +726,11 @@ def _says_why(line: Finding, is_cascade_enough: bool) -> bool:
 # -- all logs ---------------------------------------------------------------------------------------
 
 
-def _rank_of_cause(place: _Place, all_firsts: Sequence[_Place]) -> tuple[float, ...]:
-    """Order the logs' findings: what explains most first, then the earliest, where the logs have times."""
-    _, finding = place
+def _rank_of_cause(finding: Finding, undated: Container[int]) -> tuple[float, ...]:
+    """Order the logs' findings: what explains most first, then the earliest, unless `undated` holds their weight."""
     order = weight(finding)
     is_timeout = finding.signature.failure_class == "collective_timeout"
-    rivals = [other for _, other in all_firsts if weight(other) == order]
-    stamps = [other.stamp for other in rivals]
-    stamp = finding.stamp if finding.stamp is not None and None not in stamps else 0.0
+    stamp = 0.0 if finding.stamp is None or order in undated else finding.stamp
     return (order, order == CASCADE and not is_timeout, stamp)
 
 

@@ -447,9 +447,9 @@ class LogScanner:
         return self._lines.lines + self._here.lines + 1
 
     def _tail(self) -> list[tuple[int, Line]]:
-        return self._closing(_TAIL_BYTES)[-_TAIL_LINES:]
+        return self._closing(_TAIL_BYTES, _TAIL_LINES)
 
-    def _closing(self, size: int = _CLOSING_BYTES) -> list[tuple[int, Line]]:
+    def _closing(self, size: int = _CLOSING_BYTES, count: int = _CLOSING_LINES) -> list[tuple[int, Line]]:
         """Return the last lines, each with how many line ends follow its beginning."""
         recent = self._last + self._block
         text = recent.rstrip(b"\r\n")
@@ -458,13 +458,15 @@ class LogScanner:
         if len(text) > size and len(last) > 1:
             last[0] = b""  # the end of a line says something else than the whole
         lines: list[tuple[int, Line]] = []
-        for number, raw in enumerate(last):
-            line = read_line(ESCAPES.sub(b"", raw.rstrip(b"\r").rpartition(b"\r")[2]))
+        for number in range(len(last) - 1, -1, -1):
+            line = read_line(ESCAPES.sub(b"", last[number].rstrip(b"\r").rpartition(b"\r")[2]))
             if line.text:
-                lines.append((after - number, line))
+                lines.insert(0, (after - number, line))
+            if len(lines) == count:
+                break
         if not lines and (wiped := text.rstrip()):
             lines.append((0, read_line(ESCAPES.sub(b"", wiped.rpartition(b"\r")[2]))))
-        return lines[-_CLOSING_LINES:]
+        return lines
 
     def _complaints(self, closing: list[tuple[int, Line]]) -> tuple[Complaint, ...]:
         """Return the complaints among the last lines that no signature matches."""
