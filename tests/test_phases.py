@@ -530,6 +530,13 @@ def test_a_phase_that_is_done_again_goes_on_with_what_the_run_saved(tmp_path: Pa
     assert resumed(tmp_path) == ["", "step-3.json"]
 
 
+def test_a_phase_that_fails_before_it_saves_goes_on_with_what_an_earlier_one_saved(tmp_path: Path) -> None:
+    fails_once = "echo $PREFECT_FT_RESUME_FROM >> resumed; [ $PREFECT_FT_ATTEMPT = 2 ] || kill -KILL $$"
+    job = job_in(tmp_path, SAVES, fails_once)
+    run_whole(job)
+    assert resumed(tmp_path) == ["", "step-3.json", "step-3.json"]
+
+
 def test_a_new_run_in_an_old_directory_begins_from_scratch_where_it_is_told_to(tmp_path: Path) -> None:
     for resume, expected in (("auto", ""), ("auto", "step-3.json"), ("never", "")):
         with begun(job_in(tmp_path, SAVES, resume=resume)) as (holding, stop):

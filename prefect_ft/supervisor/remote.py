@@ -74,9 +74,8 @@ class Remote:
         self.choice = None
         self._watch.writers_died(*fields["deaths"])
         self._announcements.know(fields["verified"])
-        self._criteria = Criteria(
-            fields["limit"], fields["avoid"], known_by_path(fields["verified"]), fields["unreadable"]
-        )
+        whole = known_by_path([*fields["earlier"], *fields["verified"]])
+        self._criteria = Criteria(fields["limit"], fields["avoid"], whole, fields["unreadable"])
         self.choose_again()
 
     def choose_again(self) -> None:

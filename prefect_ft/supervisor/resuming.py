@@ -95,7 +95,8 @@ class Resuming:
             "avoid": self._saves.avoided,
             "deaths": self.all_deaths(),
             "unreadable": self._saves.unreadable,
-            "verified": [*self._earlier_marks, *self._saves.marks],
+            "verified": self._saves.marks,
+            "earlier": list(self._earlier_marks),
         }
 
     @property

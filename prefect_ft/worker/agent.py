@@ -331,10 +331,9 @@ class Agent:
             raise RefusedError("this worker has no checkpoints to choose from")
         verified = message.get("verified", [])
         self._announcements.know(verified)
+        whole = known_by_path([*message.get("earlier", []), *verified])
         self._checkpoints.writers_died(*message["deaths"])
-        criteria = Criteria(
-            message["limit"], message["avoid"], known_by_path(verified), message.get("unreadable", [])
-        )
+        criteria = Criteria(message["limit"], message["avoid"], whole, message.get("unreadable", []))
         self._choosing = self._checkpoints.choose(criteria)
 
     # -- the orchestrator's absence ---------------------------------------------------------------

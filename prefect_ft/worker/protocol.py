@@ -77,6 +77,7 @@ ORDERS: Mapping[str, Mapping[str, Form]] = {
         "avoid": INTS,
         "deaths": TIMES,
         "verified": or_absent(MARKS),
+        "earlier": or_absent(MARKS),
         "unreadable": or_absent(INTS),
     },
     "start": {
