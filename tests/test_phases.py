@@ -49,9 +49,10 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         child.wait(timeout=30)
 
 
-def job_in(directory: Path, *commands: str, **fields: Any) -> JobConfig:
+def job_in(directory: Path, *commands: str, keep_copies: bool = False, **fields: Any) -> JobConfig:
+    saves = {"path": "ck", "keep_copies": keep_copies}
     phases = [
-        {"name": f"p{index}", "command": ["sh", "-c", command], "checkpoints": {"path": "ck"}}
+        {"name": f"p{index}", "command": ["sh", "-c", command], "checkpoints": saves}
         for index, command in enumerate(commands)
     ]
     known = {
@@ -535,6 +536,35 @@ def test_a_phase_that_fails_before_it_saves_goes_on_with_what_an_earlier_one_sav
     job = job_in(tmp_path, SAVES, fails_once)
     run_whole(job)
     assert resumed(tmp_path) == ["", "step-3.json", "step-3.json"]
+
+
+CUT = """
+import os, pathlib, pickle, signal
+file = pathlib.Path("ck/latest.pkl")
+if file.exists():
+    pickle.loads(file.read_bytes())
+file.parent.mkdir(exist_ok=True)
+file.write_bytes(pickle.dumps(list(range(999)))[:-99])
+if os.environ["PREFECT_FT_ATTEMPT"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""It loads the one file that it writes over and over, whatever it is given, and is killed in its first save."""
+
+
+def test_a_file_that_is_cut_in_the_first_save_gives_way(tmp_path: Path) -> None:
+    """Nothing has been verified then: the restart is from scratch."""
+    (tmp_path / "cut.py").write_text(CUT)
+    run_whole(job_in(tmp_path, f"{sys.executable} cut.py", keep_copies=True))
+    assert sorted(path.name for path in (tmp_path / "ck").glob("l*")) == ["latest.pkl", "latest.pkl.old"]
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_what_lies_there_before_a_phase_that_does_not_resume_stays(tmp_path: Path, resume: str) -> None:
+    (tmp_path / "ck").mkdir()
+    (tmp_path / "ck" / "latest.npz").write_text("no archive")
+    run_whole(job_in(tmp_path, "true", keep_copies=True, resume=resume))
+    stays = "latest.npz" if resume == "never" else "latest.npz.old"
+    assert [path.name for path in (tmp_path / "ck").iterdir()] == [stays]
 
 
 def test_a_new_run_in_an_old_directory_begins_from_scratch_where_it_is_told_to(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from prefect_ft.supervisor.resuming import Choice
 from prefect_ft.supervisor.roster import Roster
 from prefect_ft.supervisor.times import CHOOSE_TIMEOUT_S
 from prefect_ft.worker.announcing import Announcements
-from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
-from prefect_ft.worker.checkpoints import known_by_path
+from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria, criteria_of
 from prefect_ft.worker.protocol import Token
 
 RETRY_S = 2.0
@@ -74,8 +73,7 @@ class Remote:
         self.choice = None
         self._watch.writers_died(*fields["deaths"])
         self._announcements.know(fields["verified"])
-        whole = known_by_path([*fields["earlier"], *fields["verified"]])
-        self._criteria = Criteria(fields["limit"], fields["avoid"], whole, fields["unreadable"])
+        self._criteria = criteria_of(fields)
         self.choose_again()
 
     def choose_again(self) -> None:

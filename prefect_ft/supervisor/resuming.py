@@ -60,10 +60,13 @@ class Resuming:
     def known_choice(self, decision: Decision | None, *, agent_knows: bool) -> Choice | None:
         """Return a choice that needs no scan: none, or what was good a moment ago; None: an agent has to choose.
 
-        `agent_knows`: the agents that scan know every known checkpoint.
+        `agent_knows`: the agents that scan know every known checkpoint. Where copies are kept an agent chooses all the
+        same: a damaged file gives way then.
         """
         scanned, self._last_scan = self._last_scan, None
-        if not self._plan.has_checkpoints or (agent_knows and _is_from_scratch(decision)):
+        saves = self._plan.saves
+        is_settled = agent_knows and not (saves is not None and saves.keeps_copies)
+        if not self._plan.has_checkpoints or (is_settled and _is_from_scratch(decision)):
             return Choice()
         return self._seen(decision, scanned)
 
@@ -88,10 +91,10 @@ class Resuming:
     def criteria(self, decision: Decision | None) -> dict[str, Any]:
         """Return an agent's criteria: a checkpoint that was good at the decision may not be now."""
         limit = decision.resume_step if decision else None
+        begins_without = decision is None and self._begins_without
         return {
-            "limit": NO_STEP
-            if _is_from_scratch(decision) or (decision is None and self._begins_without)
-            else limit,
+            "limit": NO_STEP if _is_from_scratch(decision) or begins_without else limit,
+            "as_is": begins_without,
             "avoid": self._saves.avoided,
             "deaths": self.all_deaths(),
             "unreadable": self._saves.unreadable,

@@ -21,8 +21,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from prefect_ft.heartbeat import NOTICE_VARIABLE
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
 from prefect_ft.worker.announcing import Announcements
-from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
-from prefect_ft.worker.checkpoints import known_by_path
+from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, criteria_of
 from prefect_ft.worker.container import own_container
 from prefect_ft.worker.devices import DeviceMeter
 from prefect_ft.worker.door import Door, for_users
@@ -329,12 +328,9 @@ class Agent:
     def _choose(self, message: Dict[str, Any]) -> None:
         if self._checkpoints is None:
             raise RefusedError("this worker has no checkpoints to choose from")
-        verified = message.get("verified", [])
-        self._announcements.know(verified)
-        whole = known_by_path([*message.get("earlier", []), *verified])
+        self._announcements.know(message.get("verified", []))
         self._checkpoints.writers_died(*message["deaths"])
-        criteria = Criteria(message["limit"], message["avoid"], whole, message.get("unreadable", []))
-        self._choosing = self._checkpoints.choose(criteria)
+        self._choosing = self._checkpoints.choose(criteria_of(message))
 
     # -- the orchestrator's absence ---------------------------------------------------------------
 

@@ -19,11 +19,17 @@ from types import MappingProxyType
 from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from prefect_ft.worker import inotify
-from prefect_ft.worker.checkpoints import Checkpoint, Finder, Known, choose
+from prefect_ft.worker.checkpoints import Checkpoint, Finder, Known, choose, known_by_path
 from prefect_ft.worker.checkpoints.entry import FILE_SYSTEM, AwayError, Place
 
 LOOK_DELAY_S = 0.25
 """How long after a change to look at the directory, so that one save causes one look."""
+
+_AFTER_S = 0.01
+"""How long after a file has settled to look: its time may have been rounded."""
+
+_LONG_S = 60.0
+"""How long to wait at most for a file to settle: clocks of other machines may go before this one's."""
 
 LOOK_SHARE = 20
 """After a change, the pause as a multiple of the last look's duration: bounds the cost of large trees."""
@@ -35,13 +41,22 @@ class Criteria(NamedTuple):
     """Which checkpoint to take: the highest step up to `limit` (None: any) that is not in `avoid`.
 
     `verified` is what was verified before, by others too, by path. `unreadable` are those to be avoided that could
-    not be loaded.
+    not be loaded. `as_is`: no file is replaced or renamed.
     """
 
     limit: Optional[int]
     avoid: List[int]
     verified: Mapping[str, Known] = MappingProxyType({})
     unreadable: Sequence[int] = ()
+    as_is: bool = False
+
+
+def criteria_of(order: Mapping[str, Any]) -> Criteria:
+    """Return the criteria of the order `choose`; those of earlier versions have fewer fields."""
+    limit = order["limit"]
+    known = known_by_path([*order.get("earlier", []), *order.get("verified", [])])
+    as_is = order.get("as_is", limit is not None and limit < 0)
+    return Criteria(limit, order["avoid"], known, order.get("unreadable", []), as_is)
 
 
 class Question(NamedTuple):
@@ -195,17 +210,18 @@ class CheckpointWatch:
             os.close(fd)
 
     def _wait(self, pause_s: float) -> None:
-        """Return as soon as something is asked, or `pause_s` after a change."""
+        """Return as soon as something is asked, a file may have settled, or `pause_s` after a change."""
         poll = select.poll()
         poll.register(self._asked_out, select.POLLIN)
         changes = self._renames.fileno()
         if changes is not None:
             poll.register(changes, select.POLLIN)
-        ready = [
-            fd for fd, _ in poll.poll(None if self._every_s is None else 1000 * max(self._every_s, pause_s))
-        ]
+        due_s = [] if self._every_s is None else [self._every_s]
+        if (settles_at := self._finder.settles_at) is not None:
+            due_s.append(min(settles_at + _AFTER_S - time.time(), _LONG_S))
+        ready = [fd for fd, _ in poll.poll(1000 * max(pause_s, min(due_s)) if due_s else None)]
         self._steps.note()
-        if changes is not None and self._asked_out not in ready:
+        if changes in ready and self._asked_out not in ready:
             poll.unregister(changes)
             poll.poll(1000 * pause_s)
         _drain(self._asked_out)
@@ -243,7 +259,7 @@ class CheckpointWatch:
     ) -> Optional[Checkpoint]:
         """Choose a checkpoint; a copy is put back first, and where that fails the reason is added."""
         try:
-            if self._finder.replace_damaged(criteria.limit, criteria.avoid, criteria.unreadable):
+            if not criteria.as_is and self._finder.replace_damaged(*criteria[:2], criteria.unreadable):
                 self._scan(question)
         except OSError as exc:
             why_not["."] = f"a copy cannot be put back: {exc}"

@@ -78,6 +78,7 @@ ORDERS: Mapping[str, Mapping[str, Form]] = {
         "deaths": TIMES,
         "verified": or_absent(MARKS),
         "earlier": or_absent(MARKS),
+        "as_is": or_absent(BOOL),
         "unreadable": or_absent(INTS),
     },
     "start": {

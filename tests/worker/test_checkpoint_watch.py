@@ -74,6 +74,19 @@ def test_a_save_is_noticed_without_asking(watch: Watch, directory: Path) -> None
     assert steps(answer_of(watched)) == [3]
 
 
+def test_what_only_time_proves_is_noticed_when_it_has_settled(watch: Watch, directory: Path) -> None:
+    """A file that is overwritten more often than anybody asks: each version lies unchanged for a while."""
+    directory.mkdir()
+    watched = watch(0.5)
+    look(watched)
+    for version in (1, 2):
+        (directory / "latest.pkl").write_text(f"{version}")
+        while not (found := steps(answer_of(watched))):
+            pass
+        assert found == [version]
+        assert look(watched) == [version]
+
+
 def test_a_directory_may_come_later(watch: Watch, directory: Path) -> None:
     watched = watch()
     assert look(watched) == []

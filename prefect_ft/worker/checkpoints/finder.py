@@ -129,6 +129,8 @@ class Finder:
         """The overwritten files of the last scan that count, with their steps; None: not complete."""
         self._begun: Optional[float] = None
         """When the first scan was, in seconds since the epoch."""
+        self.settles_at: Optional[float] = None
+        """When an entry may count that was too young in the last scan, in seconds since the epoch."""
 
     def learn(self, verified: Mapping[str, Known]) -> None:
         """Take over what others have verified, by path; what was seen here since then takes precedence."""
@@ -151,7 +153,7 @@ class Finder:
         """
         moment = Moment(now, deaths, frozenset(renamed))
         self._begun = now if self._begun is None else self._begun
-        self._why_not, self._unrecognised = {}, {}
+        self._why_not, self._unrecognised, self.settles_at = {}, {}, None
         judged = {item.entry.name: item for item in self._judge_all(self._entries())}
         # What was written just now may change again within the same tick of the file system's clock.
         self._judged = {name: item for name, item in judged.items() if self._is_settled(item.entry, now)}
@@ -194,7 +196,7 @@ class Finder:
         script that loads its one file, whatever it is given, would load it again and again. `limit` and `avoid` as
         for `choose`. Raises OSError.
         """
-        if not self._keeps_copies or (limit is not None and limit < 0):
+        if not self._keeps_copies:
             return False
         bad = [
             name
@@ -266,6 +268,9 @@ class Finder:
                 self._versions[entry.name] = None
             if self._is_settled(entry, moment.now):
                 self._unrecognised[entry.name] = reason
+                continue
+            settles_at = entry.mtime_ns / 1e9 + self._settle_s
+            self.settles_at = min(settles_at, self.settles_at or settles_at)
         named = [
             item.entry for item in whole if item.entry.step is not None and not _is_copy(item.entry.name)
         ]
