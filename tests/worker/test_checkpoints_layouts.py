@@ -111,7 +111,7 @@ def test_the_reason_says_how_far_a_file_got(tmp_path: Path) -> None:
     finder = Finder(str(tmp_path))
     assert finder.scan(settled()) == []
     assert finder.why_not() == {
-        "step-1.pt": "central directory missing: cut off at 100 of ? bytes",
+        "step-1.pt": "central directory missing: cut off after 100 bytes",
         "step-2.safetensors": f"tensors missing: cut off at {whole - 3} of {whole} bytes",
         "step-3.json": "no whole JSON in 5 bytes",
         "step-4.pt": "it is empty",

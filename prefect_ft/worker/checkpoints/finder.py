@@ -159,7 +159,7 @@ class Finder:
         self._judged = {name: item for name, item in judged.items() if self._is_settled(item.entry, now)}
         self._versions = {}
         found: Dict[int, Checkpoint] = {}
-        whole = self._whole(judged.values(), moment)
+        whole = self._whole(self._without_best(judged.values()), moment)
         highest = max([self._proofs.highest_step, *(item.entry.step or 0 for item in whole)])
         for item in whole:
             step, counted = self._step_of(item.entry, step_at, highest)
@@ -254,6 +254,13 @@ class Finder:
             return False
         is_sure = self._names.overwritten(entry.name) is Overwritten.SURE
         return is_sure or self._proofs.known_at(entry.path) is not None
+
+    def _without_best(self, judged: Collection[_Judged]) -> List[_Judged]:
+        """Leave out those that count only where no other name tells a step, if one does."""
+        named = [item.entry.name for item in judged if item.entry.step is not None]
+        best = {name for name in named if self._names.gives_way(name)}
+        is_alone = all(name in best or _is_copy(name) for name in named)
+        return [item for item in judged if is_alone or item.entry.name not in best]
 
     def _whole(self, judged: Iterable[_Judged], moment: Moment) -> List[_Judged]:
         """Return the entries that count now, copies first and versions last; note why the others do not."""

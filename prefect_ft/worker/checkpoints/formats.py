@@ -7,7 +7,7 @@ Verdict and may raise OSError; bytes of any kind end in a Verdict.
 from __future__ import annotations
 
 import json
-from typing import Callable, List, Tuple, Union
+from typing import Callable, List, Optional, Tuple, Union
 
 from prefect_ft.worker.checkpoints.entry import COMPLETE, UNMARKED, Entry, Readable, Verdict, read_at
 from prefect_ft.worker.checkpoints.zips import begins_like_zip, central_directory
@@ -42,13 +42,15 @@ def torch_file(file: Readable, size: int) -> Verdict:
     return zip_or_unmarked(file, size)
 
 
+def _cut_off(size: int, expected: Optional[int] = None) -> str:
+    return f"cut off after {size} bytes" if expected is None else f"cut off at {size} of {expected} bytes"
+
+
 def safetensors(file: Readable, size: int) -> Verdict:
     """Header length, JSON header, and tensors without a gap up to the end (safetensors README, Format)."""
     length = int.from_bytes(read_at(file, 8, 0), "little")
     if size < 8 or 8 + length > size:
-        return Verdict(
-            False, f"header missing: cut off at {size} of {8 + length if size >= 8 else '?'} bytes"
-        )
+        return Verdict(False, f"header missing: {_cut_off(size, 8 + length if size >= 8 else None)}")
     if length > MAX_SAFETENSORS_HEADER_BYTES:
         return Verdict(False, f"header of {length} bytes is larger than the format allows")
     header = parsed(read_at(file, length, 8))
@@ -62,7 +64,7 @@ def safetensors(file: Readable, size: int) -> Verdict:
         place = end
     total = 8 + length + place
     if size < total:
-        return Verdict(False, f"tensors missing: cut off at {size} of {total} bytes")
+        return Verdict(False, f"tensors missing: {_cut_off(size, total)}")
     return COMPLETE if size == total else Verdict(False, f"{size - total} bytes follow the last tensor")
 
 
@@ -80,7 +82,7 @@ def pickle_file(file: Readable, size: int) -> Verdict:
     """The frames of a pickle (protocol 4 and newer, PEP 3154), stepped over without looking inside."""
     head = read_at(file, 2, 0)
     if head == b"\x80":
-        return Verdict(False, "pickle cut off at 1 of ? bytes")
+        return Verdict(False, f"pickle {_cut_off(size)}")
     if len(head) < 2 or head[0] != 0x80 or head[1] < 4:
         return UNMARKED
     place = 2
@@ -98,7 +100,7 @@ def pickle_file(file: Readable, size: int) -> Verdict:
             return UNMARKED
     if place == size and read_at(file, 1, size - 1) == _PICKLE_STOP:
         return COMPLETE
-    return Verdict(False, f"pickle cut off at {size} of {place if place > size else '?'} bytes")
+    return Verdict(False, f"pickle {_cut_off(size, place if place > size else None)}")
 
 
 def parsed(raw: bytes) -> object:

@@ -44,7 +44,7 @@ def _fault(entry: Entry, name: str) -> Optional[str]:
 def _length_fault(file: Readable, size: int) -> Optional[str]:
     head = read_at(file, 12, 0)
     if any(magic.startswith(head) for magic in (*_NODES, _ZSTD)):
-        return f"cut off at {size} of ? bytes"
+        return f"cut off after {size} bytes"
     if head[:4] in _NODES:
         expected = int.from_bytes(head[4:12], "little")
         return f"cut off at {size} of {expected} bytes" if len(head) < 12 or expected > size else None

@@ -80,7 +80,7 @@ def _directory_span(file: Readable, size: int) -> Union[_Span, str]:
     tail = read_at(file, window, size - window)
     place = _end_record(tail)
     if place is None:
-        return f"central directory missing: cut off at {size} of ? bytes"
+        return f"central directory missing: cut off after {size} bytes"
     end = size - len(tail) + place
     members, length, start = _END.unpack_from(tail, place)[4:7]
     locator = read_at(file, _LOCATOR.size, end - _LOCATOR.size) if end >= _LOCATOR.size else b""
