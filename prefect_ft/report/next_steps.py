@@ -75,8 +75,11 @@ def _quoted(event: Event | None) -> str:
 
 
 def _from(story: Story) -> str:
-    step = story.events[-1].judged.incident.step if story.events else None
-    return " from scratch" if step is None else f" from its last good checkpoint, step {step:,}"
+    """Return what a resumed run begins with; empty where what was saved has been set aside: it is looked at anew."""
+    steps = [event.judged.incident.step for event in story.events]
+    if not steps or steps[-1] is None:
+        return " from scratch" if all(step is None for step in steps) else ""
+    return f" from its last good checkpoint, step {steps[-1]:,}"
 
 
 def _look_at_batches(phase: str, events: Sequence[Event]) -> Iterator[str]:
