@@ -45,7 +45,7 @@ $(FOREIGN):
 	$(PYTHON) -m venv .venv-foreign
 	$@ -m pip install --quiet --disable-pip-version-check --no-compile \
 	  torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 lightning==2.6.6 \
-	  jax==0.10.2 flax==0.12.8 optax==0.2.8 orbax-checkpoint==0.12.8 xgboost==3.2.0
+	  jax==0.10.2 flax==0.12.8 optax==0.2.8 orbax-checkpoint==0.12.8 xgboost==3.2.0 mmengine==0.10.7
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -52,7 +52,7 @@ class Criteria(NamedTuple):
 
 
 def criteria_of(order: Mapping[str, Any]) -> Criteria:
-    """Return the criteria of the order `choose`; those of earlier versions have fewer fields."""
+    """Return the criteria of the order `choose`; orders of earlier versions have fewer fields."""
     limit = order["limit"]
     known = known_by_path([*order.get("earlier", []), *order.get("verified", [])])
     as_is = order.get("as_is", limit is not None and limit < 0)

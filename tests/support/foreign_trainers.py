@@ -187,6 +187,21 @@ TRAINERS = (
         phase={"nproc_per_worker": 2, "rendezvous": "ranks"},
     ),
     Trainer(
+        name="mmengine",
+        shares_gpu=False,
+        style="Runner with `save_best`: `best_accuracy_epoch_N.pth` beside `epoch_N.pth`, `load_from=…, resume=True`",
+        packages=("mmengine", "torch"),
+        command=_torchrun(SCRIPTS / "mmengine_best.py", "out"),
+        saved="out/epoch_*.pth",
+        under_way=r"Epoch\(train\) +\[14\]",
+        resumed=r"resuming from .*/epoch_\d+\.pth",
+        steps=30,
+        checkpoints={"path": "out"},
+        phase={"rewrite_launcher": True, "target_step": 30},
+        env=WITHOUT_CUDA
+        | {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},  # its checkpoints hold more than weights
+    ),
+    Trainer(
         name="ddp-tutorial",
         style="PyTorch's multigpu_torchrun.py, unmodified; writes `snapshot.pt` over and over",
         source=_TUTORIAL,

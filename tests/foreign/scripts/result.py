@@ -44,6 +44,11 @@ def ddp_tutorial(directory: Path) -> dict[str, Any]:
     return {"steps": saved["EPOCHS_RUN"], "weights": _of_tensors(saved["MODEL_STATE"])}
 
 
+def mmengine(directory: Path) -> dict[str, Any]:
+    saved = _torch_file(directory / "out/epoch_30.pth")
+    return {"steps": saved["meta"]["epoch"], "weights": _of_tensors(saved["state_dict"])}
+
+
 def _torch_file(path: Path) -> dict[str, Any]:
     import torch
 
@@ -61,7 +66,7 @@ def _hash(*parts: bytes) -> str:
 
 READERS = {
     reader.__name__.replace("_", "-"): reader
-    for reader in (hugging_face, lightning, flax_orbax, xgboost, nanogpt, ddp_tutorial)
+    for reader in (hugging_face, lightning, flax_orbax, xgboost, nanogpt, mmengine, ddp_tutorial)
 }
 
 if __name__ == "__main__":
