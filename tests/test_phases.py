@@ -534,8 +534,20 @@ def test_a_phase_that_is_done_again_goes_on_with_what_the_run_saved(tmp_path: Pa
 def test_a_phase_that_fails_before_it_saves_goes_on_with_what_an_earlier_one_saved(tmp_path: Path) -> None:
     fails_once = "echo $PREFECT_FT_RESUME_FROM >> resumed; [ $PREFECT_FT_ATTEMPT = 2 ] || kill -KILL $$"
     job = job_in(tmp_path, SAVES, fails_once)
-    run_whole(job)
+    facts: list[Fact] = []
+    with observed_by(facts.append):
+        run_whole(job)
     assert resumed(tmp_path) == ["", "step-3.json", "step-3.json"]
+    texts = [each.text for each in facts if isinstance(each, Notice)]
+    assert "p1: goes on from step 3, which an earlier phase of the run saved" in texts
+
+
+def test_a_phase_that_counts_its_steps_anew_goes_on_with_its_own(tmp_path: Path) -> None:
+    first = SAVES.replace("$((PREFECT_FT_ATTEMPT + 2))", "1000")
+    second = f"{SAVES}[ $PREFECT_FT_ATTEMPT = 5 ] || kill -KILL $$"
+    run_whole(job_in(tmp_path, first, second))
+    own = [f"step-{step}.json" for step in (3, 4, 5, 6)]
+    assert resumed(tmp_path) == ["", "step-1000.json", *own]
 
 
 CUT = """
@@ -562,7 +574,8 @@ def test_a_file_that_is_cut_in_the_first_save_gives_way(tmp_path: Path) -> None:
 def test_what_lies_there_before_a_phase_that_does_not_resume_stays(tmp_path: Path, resume: str) -> None:
     (tmp_path / "ck").mkdir()
     (tmp_path / "ck" / "latest.npz").write_text("no archive")
-    run_whole(job_in(tmp_path, "true", keep_copies=True, resume=resume))
+    fails_once = "[ $PREFECT_FT_ATTEMPT = 2 ] || kill -KILL $$"
+    run_whole(job_in(tmp_path, fails_once, keep_copies=True, resume=resume))
     stays = "latest.npz" if resume == "never" else "latest.npz.old"
     assert [path.name for path in (tmp_path / "ck").iterdir()] == [stays]
 

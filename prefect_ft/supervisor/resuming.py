@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import EarlierSavesLine, IncidentLine
-from prefect_ft.model import Decision
+from prefect_ft.model import Decision, FailureClass
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.events import Chosen
 from prefect_ft.supervisor.launch import PhasePlan, SavesPlan
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
+from prefect_ft.worker.checkpoints import ALL, CUT, NOTHING
 
 MAX_SKIPPED_REPORTED = 5
 """The most skipped checkpoints that are reported at the start of an attempt."""
@@ -60,13 +61,14 @@ class Resuming:
     def known_choice(self, decision: Decision | None, *, agent_knows: bool) -> Choice | None:
         """Return a choice that needs no scan: none, or what was good a moment ago; None: an agent has to choose.
 
-        `agent_knows`: the agents that scan know every known checkpoint. Where copies are kept an agent chooses all the
-        same: a damaged file gives way then.
+        `agent_knows`: the agents that scan know every known checkpoint. Where copies are kept an agent is asked also
+        for a restart from scratch: a damaged file gives way then.
         """
         scanned, self._last_scan = self._last_scan, None
         saves = self._plan.saves
-        is_settled = agent_knows and not (saves is not None and saves.keeps_copies)
-        if not self._plan.has_checkpoints or (is_settled and _is_from_scratch(decision)):
+        asks = (saves is not None and saves.keeps_copies) or self._goes_on(decision)
+        is_settled = agent_knows and _is_from_scratch(decision) and not asks
+        if not self._plan.has_checkpoints or is_settled:
             return Choice()
         return self._seen(decision, scanned)
 
@@ -91,16 +93,36 @@ class Resuming:
     def criteria(self, decision: Decision | None) -> dict[str, Any]:
         """Return an agent's criteria: a checkpoint that was good at the decision may not be now."""
         limit = decision.resume_step if decision else None
-        begins_without = decision is None and self._begins_without
+        is_from_scratch = _is_from_scratch(decision) and not self._goes_on(decision)
         return {
-            "limit": NO_STEP if _is_from_scratch(decision) or begins_without else limit,
-            "as_is": begins_without,
+            "limit": NO_STEP if is_from_scratch or (decision is None and self._begins_without) else limit,
+            "gives_way": self._gives_way(decision),
             "avoid": self._saves.avoided,
             "deaths": self.all_deaths(),
             "unreadable": self._saves.unreadable,
-            "verified": self._saves.marks,
-            "earlier": list(self._earlier_marks),
+            "verified": [*self._earlier_marks, *self._saves.marks],
         }
+
+    def _goes_on(self, decision: Decision | None) -> bool:
+        """Return whether a restart that was decided from scratch goes on with what an earlier phase saved.
+
+        Decisions know what the phase itself has saved. Not if that could not be loaded, or gave bad numbers.
+        """
+        saves = self._plan.saves
+        if decision is None or decision.resume_step is not None or saves is None or saves.is_local:
+            return False
+        return bool(self._earlier_marks) and not self._has_failed_of("checkpoint", "numeric")
+
+    def _gives_way(self, decision: Decision | None) -> str:
+        """Return which overwritten files that do not count give way to copies, or are renamed."""
+        if self._begins_without and not self._saves.steps:
+            return NOTHING
+        return CUT if _is_from_scratch(decision) and not self._has_failed_of("checkpoint") else ALL
+
+    def _has_failed_of(self, *classes: FailureClass) -> bool:
+        """Return whether an attempt of the phase has failed of one of these."""
+        ends = (line for line in self._journal.lines if isinstance(line, IncidentLine))
+        return any(end.incident.failure_class in classes for end in ends)
 
     @property
     def _earlier_marks(self) -> tuple[Mapping[str, Any], ...]:
@@ -162,6 +184,9 @@ class Resuming:
     def why_elsewhere(self, decision: Decision | None, chosen: Choice) -> str | None:
         """Report and return why the attempt does not start from the decided step; None: it does, or there is none."""
         decided = decision.resume_step if decision is not None and self._plan.has_checkpoints else None
+        if _is_from_scratch(decision) and chosen.step is not None:
+            text = f"goes on from step {chosen.step}, which an earlier phase of the run saved"
+            tell(Notice(text=f"{self._plan.phase}: {text}"))
         if decided is None or decided == chosen.step:
             return None
         why = self._saves.why_not(decided, chosen.why_not)

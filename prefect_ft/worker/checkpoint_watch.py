@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from prefect_ft.worker import inotify
-from prefect_ft.worker.checkpoints import Checkpoint, Finder, Known, choose, known_by_path
+from prefect_ft.worker.checkpoints import ALL, NOTHING, Checkpoint, Finder, Known, choose, known_by_path
 from prefect_ft.worker.checkpoints.entry import FILE_SYSTEM, AwayError, Place
 
 LOOK_DELAY_S = 0.25
@@ -29,7 +29,7 @@ _AFTER_S = 0.01
 """How long after a file has settled to look: its time may have been rounded."""
 
 _LONG_S = 60.0
-"""How long to wait at most for a file to settle: clocks of other machines may go before this one's."""
+"""How long to wait at most for a file to settle: clocks of other machines may run ahead of this one's."""
 
 LOOK_SHARE = 20
 """After a change, the pause as a multiple of the last look's duration: bounds the cost of large trees."""
@@ -41,22 +41,22 @@ class Criteria(NamedTuple):
     """Which checkpoint to take: the highest step up to `limit` (None: any) that is not in `avoid`.
 
     `verified` is what was verified before, by others too, by path. `unreadable` are those to be avoided that could
-    not be loaded. `as_is`: no file is replaced or renamed.
+    not be loaded. `gives_way`: which overwritten files that do not count are replaced or renamed, if copies are kept.
     """
 
     limit: Optional[int]
     avoid: List[int]
     verified: Mapping[str, Known] = MappingProxyType({})
     unreadable: Sequence[int] = ()
-    as_is: bool = False
+    gives_way: str = ALL
 
 
 def criteria_of(order: Mapping[str, Any]) -> Criteria:
     """Return the criteria of the order `choose`; orders of earlier versions have fewer fields."""
     limit = order["limit"]
-    known = known_by_path([*order.get("earlier", []), *order.get("verified", [])])
-    as_is = order.get("as_is", limit is not None and limit < 0)
-    return Criteria(limit, order["avoid"], known, order.get("unreadable", []), as_is)
+    known = known_by_path(order.get("verified", []))
+    gives_way = order.get("gives_way", NOTHING if limit is not None and limit < 0 else ALL)
+    return Criteria(limit, order["avoid"], known, order.get("unreadable", []), gives_way)
 
 
 class Question(NamedTuple):
@@ -259,10 +259,12 @@ class CheckpointWatch:
     ) -> Optional[Checkpoint]:
         """Choose a checkpoint; a copy is put back first, and where that fails the reason is added."""
         try:
-            if not criteria.as_is and self._finder.replace_damaged(*criteria[:2], criteria.unreadable):
+            if self._finder.replace_damaged(
+                criteria.limit, criteria.avoid, criteria.unreadable, criteria.gives_way
+            ):
                 self._scan(question)
         except OSError as exc:
-            why_not["."] = f"a copy cannot be put back: {exc}"
+            why_not["."] = f"a damaged file cannot be replaced: {exc}"
         damaged: Dict[str, str] = {}
         avoid = [*criteria.avoid]
         chosen = choose(self._found, criteria.limit, avoid)

@@ -77,8 +77,7 @@ ORDERS: Mapping[str, Mapping[str, Form]] = {
         "avoid": INTS,
         "deaths": TIMES,
         "verified": or_absent(MARKS),
-        "earlier": or_absent(MARKS),
-        "as_is": or_absent(BOOL),
+        "gives_way": or_absent(STRING),
         "unreadable": or_absent(INTS),
     },
     "start": {

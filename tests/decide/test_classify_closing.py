@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_ft.decide.classify import LogScanner, classify, judge
+from prefect_ft.decide.classify import LogScanner, builtin_catalogue, classify, judge
+from prefect_ft.decide.classify.closing import complaint_of, may_complain
+from prefect_ft.decide.classify.heads import read_line
 from prefect_ft.decide.classify.said import said_by, said_of_exception
 
 WELL = [f"step {number} loss 0.{number}" for number in range(1, 6)]
@@ -299,6 +301,22 @@ def test_a_launcher_s_first_line_may_be_printed_last():
     assert plain([*failed, LATE, "step 1", "step 2", "step 3"])[0] == "none"
     assert plain([*failed, LATE, *[f"words and words {number}" for number in range(200)]])[0] == "none"
     assert plain([*failed, LATE, *failed[:3], "KeyError: 'a'"]) == ("user_code", 9)
+
+
+def test_whatever_complains_may_complain():
+    """Most lines are passed over by one search: it must find what every other one finds."""
+    heads = (
+        "",
+        "  ",
+        "ERROR: ",
+        "[rank3]: ",
+        "2026-01-02 03:04:05,678 - INFO - ",
+        "10%|# | 1/9 [00:01<00:08, 1.0it/s] ",
+    )
+    examples = [one.example for one in builtin_catalogue().signatures]
+    for text in [*examples, 'status = "x"', "giving up", "Aborting...", "x exiting!", "rc: 7"]:
+        for line in (read_line((head + text).encode()) for head in heads):
+            assert complaint_of(line) is None or may_complain(line), line
 
 
 def test_colours_add_nothing_to_the_distance_between_two_lines():

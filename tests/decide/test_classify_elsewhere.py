@@ -411,6 +411,12 @@ def test_structlog_describes_an_exception_in_a_line():
         assert told([json.dumps({**failed, "error_detail": unusual}), after])[0] == "none"
 
 
+@pytest.mark.parametrize("head", ["", "2026-01-02T03:04:05.000001Z "])
+def test_json_may_hold_what_is_no_text(head):
+    line = head + json.dumps({"level": "error", "event": "cannot open a\udcff.csv"})
+    assert told([line])[0] == "data"
+
+
 def test_wandb_says_how_a_run_ended():
     """https://github.com/nurpax/context_enhancement"""
     head = "2022-03-15 00:35:32,247 INFO    MainThread:7132 [wandb_run.py:_atexit_cleanup():1780] "

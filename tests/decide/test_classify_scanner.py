@@ -152,6 +152,13 @@ def test_lines_are_counted_again_where_that_is_possible(step: str) -> None:
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(asked))
 
 
+def test_lines_are_counted_after_a_piece_of_colours_alone() -> None:
+    scanner = LogScanner("log")
+    scanner.feed(b"\x1b[0m\n\x1b[0m\n")
+    scanner.feed(f"{OOM}\n".encode())
+    assert [each.line for each in scanner.findings().findings] == [3]
+
+
 def test_the_first_and_the_last_of_a_rule_are_kept() -> None:
     lines = [f"{OOM} {number}" for number in range(1, 101)]
     scanner = LogScanner("log")

@@ -104,33 +104,40 @@ def test_of_two_with_the_same_step_the_one_written_last_wins(tmp_path: Path) -> 
     assert [item.path for item in found] == [str(tmp_path / "step-0100.json")]
 
 
-BEST = "best_accuracy_epoch_3.json"
-"""How MMEngine names what it saves without the state of the optimizer."""
+SMALL, LARGE = b'{"weights": 0}', b'{"weights": 0, "optimizer": 0}'
 
 
 @pytest.mark.parametrize(
-    ("others", "expected"),
+    ("others", "best", "expected"),
     [
-        pytest.param({}, [3], id="alone"),
-        pytest.param({"last.ckpt": b""}, [3], id="beside-a-name-without-a-step"),
-        pytest.param({"final_epoch_4.json": b"{}"}, [3, 4], id="beside-its-like"),
-        pytest.param({"epoch_2.json": b"{}"}, [2], id="beside-one-that-is-older"),
-        pytest.param({"epoch_4.json": b"{"}, [], id="beside-one-that-is-cut"),
+        pytest.param({}, SMALL, [3], id="alone"),
+        pytest.param({"best_accuracy_epoch_4.json": LARGE}, SMALL, [3, 4], id="beside-another-best-one"),
+        pytest.param({"epoch_2.json": LARGE}, SMALL, [2], id="smaller"),
+        pytest.param({"epoch_2.json": LARGE}, LARGE, [2, 3], id="as-large"),
+        pytest.param({"epoch_4.json": LARGE[:-1]}, SMALL, [3], id="beside-one-that-is-cut"),
+        pytest.param(
+            {"epoch_1.json": SMALL, "epoch_2.json": LARGE}, SMALL, [1, 2], id="smaller-than-the-newest"
+        ),
     ],
 )
-def test_the_best_model_counts_only_where_no_other_name_has_a_step(
-    tmp_path: Path, others: dict[str, bytes], expected: list[int]
+def test_a_best_model_that_lacks_something_does_not_count_beside_others(
+    tmp_path: Path, others: dict[str, bytes], best: bytes, expected: list[int]
 ) -> None:
-    put(tmp_path / BEST, b"{}", age=5)
-    for name, content in others.items():
-        put(tmp_path / name, content)
+    """`best_accuracy_epoch_3.pth` of MMEngine has no state of the optimizer."""
+    put(tmp_path / "best_accuracy_epoch_3.json", best, age=5)
+    for age, (name, content) in enumerate(others.items()):
+        put(tmp_path / name, content, age=30 - age)
     assert steps(Finder(str(tmp_path))) == expected
 
 
 def test_a_pattern_lets_the_best_model_count(tmp_path: Path) -> None:
-    for name in (BEST, "best_accuracy_epoch_4.json", "epoch_5.json"):
-        put(tmp_path / name, b"{}")
-    assert steps(Finder(str(tmp_path), pattern="best_accuracy_epoch_{step}.json")) == [3, 4]
+    for name, content in {
+        "best_epoch_3.json": SMALL,
+        "best_epoch_4.json": SMALL,
+        "epoch_5.json": LARGE,
+    }.items():
+        put(tmp_path / name, content)
+    assert steps(Finder(str(tmp_path), pattern="best_epoch_{step}.json")) == [3, 4]
 
 
 def test_paths_are_absolute_and_steps_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

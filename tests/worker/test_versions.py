@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_ft.worker.checkpoints import Checkpoint, Finder, Known, choose, copies
+from prefect_ft.worker.checkpoints import ALL, CUT, NOTHING, Checkpoint, Finder, Known, choose, copies
 from prefect_ft.worker.checkpoints.names import Overwritten, PatternNames, UsualNames
 
 NOW = 1_700_000_000.0
@@ -183,6 +183,20 @@ def test_a_version_that_could_not_be_loaded_gives_way_to_a_copy(
     assert finder.replace_damaged(limit, [30], [30])
     assert (path.read_bytes() if path.exists() else None) == (whole(held) if held else None)
     assert (tmp_path / "last.ckpt.old").read_bytes() == whole("30")
+
+
+@pytest.mark.parametrize(
+    ("gives_way", "left"),
+    [(ALL, []), (CUT, ["latest.msgpack"]), (NOTHING, ["last.ckpt", "latest.msgpack"])],
+)
+def test_what_gives_way_from_scratch(tmp_path: Path, gives_way: str, left: list[str]) -> None:
+    """A file without a mark of its end that was written just before a death may be whole."""
+    put(tmp_path / "last.ckpt", whole("1")[:-1], 30.0)
+    put(tmp_path / "latest.msgpack", b"weights", 20.0)
+    finder = Finder(str(tmp_path), keep_copies=True)
+    assert finder.scan(NOW, deaths=[NOW - 19.5]) == []
+    assert finder.replace_damaged(-1, [], [], gives_way) == (gives_way != NOTHING)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".old") == left
 
 
 def test_a_copy_that_is_older_than_a_name_with_a_step_is_put_back_under_its_own_name(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "is_message_of_crash",
     "is_of_tracker",
     "last_complaints",
+    "may_complain",
     "reports_failure",
     "root_of",
     "signature_of_complaint",
@@ -229,12 +230,12 @@ _COMPLAINS = compiled(
     r"nan|inf|diverged|cancel\w*|evict\w*|preempt\w*|stale|broken|bad|panic\w*|hung|dead|died|down|uncorrect\w*|fall\w*|"
     r"mismatch\w*|interrupt\w*|ctrl)\b)"
 )
-"""Texts of which every line contains one that complains in other words than those of an end."""
+"""Words of lines that complain; those that report an end in the forms above may have none."""
 
 _MAY_COMPLAIN = compiled(
     "(?m)" + "|".join(one.pattern for one in (_OPENS, _NAMES, _UNCAUGHT, _WHAT, _COMPLAINS))
 )
-"""What every line contains that complains, unless it was logged as an error: most lines need no further check."""
+"""What every line contains that complains, unless it was logged as an error or worse: most need no further check."""
 
 _DONE = compiled(
     r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |all done\b|results? )|\bsuccessful(?:ly)?!*$"
@@ -375,7 +376,7 @@ def last_complaints(
     for index, (number, line) in enumerate(lines):
         if _says_nothing_new(line, is_known):
             continue
-        complaint = complaint_of(line) if _may_complain(line) else None
+        complaint = complaint_of(line) if may_complain(line) else None
         if complaint is not None:
             if is_known(line) and not is_message_of_crash(line.text):
                 continue
@@ -388,7 +389,7 @@ def last_complaints(
     return tuple(_without_passed(_without_items(found), lines)) or _diverged(lines) or _only_usage(lines)
 
 
-def _may_complain(line: Line) -> bool:
+def may_complain(line: Line) -> bool:
     """Return whether a line may complain, before what it says is looked at."""
     return line.level in ("F", _LOGGED) or _MAY_COMPLAIN.search("\n".join(line.views)) is not None
 

@@ -152,7 +152,9 @@ def _of_json(text: str) -> tuple[list[str], str]:
         return [], ""
     said = [read[key] for key in (*_MESSAGES, *_CAUSES) if isinstance(read.get(key), str)]
     said += _raised_in(read)
-    views = [lines[-1] for text in said if (lines := text.strip().splitlines())]
+    # JSON may hold lone surrogates, which stand for bytes of names that are not UTF-8; no pattern takes them
+    plain = (text.encode(errors="replace").decode() for text in said)
+    views = [lines[-1] for text in plain if (lines := text.strip().splitlines())]
     level = next((read[key] for key in _LEVEL_KEYS if isinstance(read.get(key), str)), "")
     return views, level[:1].upper().translate(_LEVELS)
 

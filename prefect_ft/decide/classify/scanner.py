@@ -411,7 +411,7 @@ class LogScanner:
     def _begin(self, length: int) -> None:
         """Start a block of stored bytes; the previous one is counted now if it cannot be counted later."""
         self._stored += self._length
-        if self._count is None and self._block:
+        if self._count is None and self._length:
             rest = self._block.count(b"\n", self._here.at)
             self._lines = _Counted(self._stored, self._lines.lines + self._here.lines + rest)
         recent = self._last + self._block

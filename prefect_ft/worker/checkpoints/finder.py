@@ -20,6 +20,7 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
+    Set,
     Tuple,
 )
 
@@ -44,6 +45,12 @@ StepAt = Callable[[float], Optional[int]]
 """Returns the step that the ranks had reached at a time in seconds since the epoch; `None`: unknown."""
 
 MAX_UNRECOGNISED = 100
+
+ALL, CUT, NOTHING = "all", "cut", "nothing"
+"""Which overwritten files that do not count give way to their copies."""
+
+_AS_LARGE = 0.9
+"""How large a best model is, as a share of another checkpoint, if it holds all that this does."""
 
 _MANIFEST = "manifest"
 """The layout that lists hashes."""
@@ -126,7 +133,9 @@ class Finder:
         self._proofs = Proofs(settle_s)
         self._hashes = Hashes(is_local=local)
         self._versions: Dict[str, Optional[int]] = {}
-        """The overwritten files of the last scan that count, with their steps; None: not complete."""
+        """The overwritten files of the last scan, with their steps; None: it does not count."""
+        self._cut: Set[str] = set()
+        """The entries of the last scan that are surely not complete."""
         self._begun: Optional[float] = None
         """When the first scan was, in seconds since the epoch."""
         self.settles_at: Optional[float] = None
@@ -154,12 +163,13 @@ class Finder:
         moment = Moment(now, deaths, frozenset(renamed))
         self._begun = now if self._begun is None else self._begun
         self._why_not, self._unrecognised, self.settles_at = {}, {}, None
+        self._cut = set()
         judged = {item.entry.name: item for item in self._judge_all(self._entries())}
         # What was written just now may change again within the same tick of the file system's clock.
         self._judged = {name: item for name, item in judged.items() if self._is_settled(item.entry, now)}
         self._versions = {}
         found: Dict[int, Checkpoint] = {}
-        whole = self._whole(self._without_best(judged.values()), moment)
+        whole = self._without_bare(self._whole(judged.values(), moment))
         highest = max([self._proofs.highest_step, *(item.entry.step or 0 for item in whole)])
         for item in whole:
             step, counted = self._step_of(item.entry, step_at, highest)
@@ -188,20 +198,26 @@ class Finder:
                 copies.keep(self._path, name, item.known, is_wanted)
 
     def replace_damaged(
-        self, limit: Optional[int], avoid: Collection[int], unreadable: Collection[int]
+        self,
+        limit: Optional[int],
+        avoid: Collection[int],
+        unreadable: Collection[int],
+        gives_way: str = ALL,
     ) -> bool:
         """Replace overwritten files that cannot be resumed from by their newest copies; return whether any was.
 
-        These are incomplete ones, and those whose step is `unreadable`; without a copy they are renamed, because a
-        script that loads its one file, whatever it is given, would load it again and again. `limit` and `avoid` as
-        for `choose`. Raises OSError.
+        These are those that do not count (`gives_way`: `ALL`, `CUT`: surely cut ones, or `NOTHING`, and no other file
+        either), and those whose step is `unreadable`; without a copy they are renamed, because a script that loads its
+        one file, whatever it is given, would load it again and again. `limit` and `avoid` as for `choose`.
+        Raises OSError.
         """
-        if not self._keeps_copies:
+        if not self._keeps_copies or gives_way == NOTHING:
             return False
         bad = [
             name
             for name, step in self._versions.items()
-            if (step is None or step in unreadable) and os.path.isfile(os.path.join(self._path, name))
+            if (step in unreadable or (step is None and (gives_way == ALL or name in self._cut)))
+            and os.path.isfile(os.path.join(self._path, name))
         ]
         for name in bad:
             kept = copies.copies_of(self._path, name)
@@ -255,12 +271,15 @@ class Finder:
         is_sure = self._names.overwritten(entry.name) is Overwritten.SURE
         return is_sure or self._proofs.known_at(entry.path) is not None
 
-    def _without_best(self, judged: Collection[_Judged]) -> List[_Judged]:
-        """Leave out those that count only where no other name tells a step, if one does."""
-        named = [item.entry.name for item in judged if item.entry.step is not None]
-        best = {name for name in named if self._names.gives_way(name)}
-        is_alone = all(name in best or _is_copy(name) for name in named)
-        return [item for item in judged if is_alone or item.entry.name not in best]
+    def _without_bare(self, whole: List[_Judged]) -> List[_Judged]:
+        """Leave out best models that are clearly smaller than the newest other checkpoint with a step in its name."""
+        named = [item for item in whole if item.entry.step is not None and not _is_copy(item.entry.name)]
+        best = {item.entry.name for item in named if self._names.is_best(item.entry.name)}
+        others = [item.entry for item in named if item.entry.name not in best]
+        if not best or not others:
+            return whole
+        size = max(others, key=lambda entry: (entry.mtime_ns, entry.name)).size
+        return [item for item in whole if item.entry.name not in best or item.entry.size >= _AS_LARGE * size]
 
     def _whole(self, judged: Iterable[_Judged], moment: Moment) -> List[_Judged]:
         """Return the entries that count now, copies first and versions last; note why the others do not."""
@@ -273,8 +292,12 @@ class Finder:
             self._why_not[entry.name] = reason
             if self._is_ours(entry):
                 self._versions[entry.name] = None
+            if item.verdict.complete is False:
+                self._cut.add(entry.name)
             if self._is_settled(entry, moment.now):
                 self._unrecognised[entry.name] = reason
+                continue
+            if item.verdict.complete is False:
                 continue
             settles_at = entry.mtime_ns / 1e9 + self._settle_s
             self.settles_at = min(settles_at, self.settles_at or settles_at)

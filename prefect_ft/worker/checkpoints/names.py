@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 from functools import lru_cache
-from typing import FrozenSet, Optional, Pattern, Union
+from typing import Optional, Pattern, Union
 
 Reading = Union[int, str, None]
 """A step; or, as text, why this name never counts; or `None`: not a checkpoint's name."""
@@ -61,7 +61,8 @@ _COMPANION = re.compile(
 )
 _SURE_WORDS = frozenset(("snapshot", "ckpt", "checkpoint", "chkpt", "last", "latest", "current", "resume"))
 _LIKELY_WORDS = frozenset(("model", "weights", "params", "state", "save", "saved"))
-# Best models, exports and downloads: resuming from them would lose steps, or the state of the optimizer.
+_BEST = re.compile(r"(?<![a-z])best(?![a-z])")
+# Best models, exports and downloads: resuming from them would lose steps.
 _OTHER_WORDS = frozenset(
     (
         "best",
@@ -117,9 +118,9 @@ class UsualNames:
         """Return how surely scripts overwrite a name without a step with each checkpoint; `None`: they do not."""
         return _overwritten(name.lower())
 
-    def gives_way(self, name: str) -> bool:
-        """Return whether a name with a step counts only where no other one has a step: `best_acc_epoch_7.pth`."""
-        return _gives_way(name.lower())
+    def is_best(self, name: str) -> bool:
+        """Return whether a name is that of a best model: many trainers save it without the optimizer's state."""
+        return _BEST.search(name.lower()) is not None
 
     def resembles(self, name: str) -> bool:
         """Return whether a name that is not a checkpoint's has, or may have, a step in it."""
@@ -163,7 +164,7 @@ class PatternNames:
         is_named = not self._has_step and self._whole.match(name)
         return Overwritten.SURE if is_named and (self._trusted or not _reads_temporary(name)) else None
 
-    def gives_way(self, name: str) -> bool:
+    def is_best(self, name: str) -> bool:
         """Return False: the user has named what counts."""
         del name
         return False
@@ -206,22 +207,13 @@ def _overwritten(lowered: str) -> Optional[Overwritten]:
     match = _WEIGHTS.fullmatch(lowered)
     if lowered.startswith(".") or not match or _refusal(lowered):
         return None
-    words = _words_of(match["stem"])
+    words = frozenset(re.findall(r"[a-z]+|[0-9]+", match["stem"]))
     if words & _OTHER_WORDS:
         return None
     if words & _SURE_WORDS:
         return Overwritten.SURE
     is_likely = words & _LIKELY_WORDS and not any(word.isdigit() for word in words)
     return Overwritten.LIKELY if is_likely else None
-
-
-@lru_cache(maxsize=8192)
-def _gives_way(lowered: str) -> bool:
-    return not _OTHER_WORDS.isdisjoint(_words_of(lowered))
-
-
-def _words_of(lowered: str) -> FrozenSet[str]:
-    return frozenset(re.findall(r"[a-z]+|[0-9]+", lowered))
 
 
 def _reads_temporary(name: str) -> bool:
