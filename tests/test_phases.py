@@ -539,7 +539,7 @@ def test_a_phase_that_fails_before_it_saves_goes_on_with_what_an_earlier_one_sav
         run_whole(job)
     assert resumed(tmp_path) == ["", "step-3.json", "step-3.json"]
     texts = [each.text for each in facts if isinstance(each, Notice)]
-    assert "p1: goes on from step 3, which an earlier phase of the run saved" in texts
+    assert "p1: goes on from step 3, which was saved earlier in the run" in texts
 
 
 def test_a_phase_that_counts_its_steps_anew_goes_on_with_its_own(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class Resuming:
         """Report and return why the attempt does not start from the decided step; None: it does, or there is none."""
         decided = decision.resume_step if decision is not None and self._plan.has_checkpoints else None
         if _is_from_scratch(decision) and chosen.step is not None:
-            text = f"goes on from step {chosen.step}, which an earlier phase of the run saved"
+            text = f"goes on from step {chosen.step}, which was saved earlier in the run"
             tell(Notice(text=f"{self._plan.phase}: {text}"))
         if decided is None or decided == chosen.step:
             return None
