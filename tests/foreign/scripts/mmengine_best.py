@@ -16,7 +16,7 @@ from torch import nn
 class Classifier(BaseModel):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 4))
+        self.layers = nn.Sequential(nn.Linear(16, 2048), nn.ReLU(), nn.Linear(2048, 4))
 
     def forward(self, inputs: torch.Tensor, labels: torch.Tensor, mode: str) -> Any:
         scores = self.layers(inputs)
