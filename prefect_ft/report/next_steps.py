@@ -75,9 +75,8 @@ def _quoted(event: Event | None) -> str:
 
 
 def _from(story: Story) -> str:
-    """Return what a resumed run begins with; empty where what was saved has been set aside: it is looked at anew."""
-    last = story.phases[-1].name
-    steps = [event.judged.incident.step for event in story.events if event.phase == last]
+    """Return what a resumed run begins with; empty where it has saved, and the last incident does not know it."""
+    steps = [event.judged.incident.step for event in story.events]
     if not steps or steps[-1] is None:
         return " from scratch" if all(step is None for step in steps) else ""
     return f" from its last good checkpoint, step {steps[-1]:,}"

@@ -216,6 +216,13 @@ def test_a_copy_that_is_older_than_a_name_with_a_step_is_put_back_under_its_own_
     assert (tmp_path / "last.ckpt.old").read_bytes() == whole("21")
 
 
+def test_a_best_model_that_does_not_count_displaces_no_file_that_is_overwritten(tmp_path: Path) -> None:
+    put(tmp_path / "epoch-5.ckpt", whole("5" * 900), 100.0)
+    put(tmp_path / "last.ckpt", whole("6" * 900), 50.0)
+    put(tmp_path / "best-epoch-9.ckpt", whole("9"), 40.0)
+    assert found(Finder(str(tmp_path)), step=6) == [(5, False), (6, False)]
+
+
 def test_a_whole_file_that_is_older_than_a_name_with_a_step_is_left_where_it_is(tmp_path: Path) -> None:
     path = put(tmp_path / "last.ckpt", whole("10"), 90.0)
     put(tmp_path / "step-20.ckpt", whole("20"), 80.0)

@@ -169,7 +169,7 @@ class Finder:
         self._judged = {name: item for name, item in judged.items() if self._is_settled(item.entry, now)}
         self._versions = {}
         found: Dict[int, Checkpoint] = {}
-        whole = self._without_bare(self._whole(judged.values(), moment))
+        whole = self._whole(judged.values(), moment)
         highest = max([self._proofs.highest_step, *(item.entry.step or 0 for item in whole)])
         for item in whole:
             step, counted = self._step_of(item.entry, step_at, highest)
@@ -301,6 +301,7 @@ class Finder:
                 continue
             settles_at = entry.mtime_ns / 1e9 + self._settle_s
             self.settles_at = min(settles_at, self.settles_at or settles_at)
+        whole = self._without_bare(whole)
         named = [
             item.entry for item in whole if item.entry.step is not None and not _is_copy(item.entry.name)
         ]
