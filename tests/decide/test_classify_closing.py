@@ -304,7 +304,7 @@ def test_a_launcher_s_first_line_may_be_printed_last():
 
 
 def test_whatever_complains_may_complain():
-    """Most lines are passed over by one search: it must find what every other one finds."""
+    """Lines in which one search finds nothing are not looked at further, so it must miss none that complains."""
     heads = (
         "",
         "  ",

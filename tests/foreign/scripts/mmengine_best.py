@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 
-class Classifier(BaseModel):  # type: ignore[misc]
+class Classifier(BaseModel):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(16, 2048), nn.ReLU(), nn.Linear(2048, 4))
@@ -23,7 +23,7 @@ class Classifier(BaseModel):  # type: ignore[misc]
         return {"loss": nn.functional.cross_entropy(scores, labels)} if mode == "loss" else (scores, labels)
 
 
-class Accuracy(BaseMetric):  # type: ignore[misc]
+class Accuracy(BaseMetric):
     def process(self, data_batch: Any, data_samples: Any) -> None:
         scores, labels = data_samples
         self.results.append((int((scores.argmax(1) == labels).sum()), len(labels)))
