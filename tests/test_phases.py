@@ -570,6 +570,19 @@ def test_a_file_that_is_cut_in_the_first_save_gives_way(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "ck").glob("l*")) == ["latest.pkl", "latest.pkl.old"]
 
 
+def test_a_first_save_that_may_be_whole_stays_at_a_restart_from_scratch(tmp_path: Path) -> None:
+    saves_once = "[ -e ck/latest.msgpack ] || { mkdir -p ck; echo whole > ck/latest.msgpack; kill -KILL $$; }"
+    run_whole(job_in(tmp_path, saves_once, keep_copies=True))
+    assert [path.name for path in (tmp_path / "ck").glob("latest*")] == ["latest.msgpack"]
+
+
+def test_a_phase_that_cannot_load_what_an_earlier_one_saved_begins_from_scratch(tmp_path: Path) -> None:
+    unreadable = "echo 'RuntimeError: PytorchStreamReader failed reading zip archive: invalid header'; exit 1"
+    loads = f"echo $PREFECT_FT_RESUME_FROM >> resumed; [ -z $PREFECT_FT_RESUME_FROM ] || {{ {unreadable}; }}"
+    run_whole(job_in(tmp_path, SAVES, loads))
+    assert resumed(tmp_path) == ["", "step-3.json", ""]
+
+
 @pytest.mark.parametrize("resume", ["auto", "never"])
 def test_what_lies_there_before_a_phase_that_does_not_resume_stays(tmp_path: Path, resume: str) -> None:
     (tmp_path / "ck").mkdir()
