@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_ft.journal.attempts import PARTS, AttemptSummary
-from prefect_ft.journal.records import AttemptLine, CheckpointLine, EndLine, Line, PhaseLine, read_line
+from prefect_ft.journal.records import (
+    AttemptLine,
+    CheckpointLine,
+    EndLine,
+    Line,
+    PhaseLine,
+    WarningLine,
+    read_line,
+)
 from prefect_ft.journal.summary import PhaseSummary, summarise
 from prefect_ft.model import RESTARTS
 
@@ -73,6 +81,10 @@ def completed(number: int, start: float, end: float, n: int, **fields: Any) -> A
     return AttemptSummary(number=number, start=start, end=end, **{**known, **fields})
 
 
+def unresumed(t: float, number: int) -> Line:
+    return WarningLine(t=t, utc=UTC, attempt=number, what="not-resumed", text=f"attempt {number} began anew")
+
+
 CASES = {
     "empty": ([], summary("running", [], times(0), phase="", run="", job="", effective_ratio=None)),
     "just-begun": ([PHASE], summary("running", [], times(0), effective_ratio=None)),
@@ -94,6 +106,71 @@ CASES = {
             ],
             times(17, start=2, recompute=10, heal=3.5, decide=0.5, recover=1),
             restarts={"restart_in_place": 1},
+        ),
+    ),
+    "began-anew-and-got-further": (
+        [
+            PHASE,
+            attempt(0, 1),
+            checkpoint(50, 9),
+            incident(10, 1, last_step=50),
+            decision(10, 1, "transient", "restart_in_place"),
+            attempt(10, 2, 50),
+            checkpoint(25, 15),
+            unresumed(15, 2),
+            checkpoint(75, 25),
+            incident(26, 2, "completed", last_step=80),
+            decision(26, 2, "completed", "complete"),
+            end(26, "completed"),
+        ],
+        summary(
+            "completed",
+            [
+                crashed(1, 0, 10, 1, "restart_in_place", last_step=50, steps_lost=50),
+                completed(2, 10, 26, 2, unloaded_step=50, last_step=80),
+            ],
+            times(26, recompute=10, productive=16),
+            restarts={"restart_in_place": 1},
+            effective_ratio=round(16 / 26, 4),
+            final_step=80,
+            warnings=("attempt 2 began anew",),
+        ),
+    ),
+    "began-anew-twice-in-vain": (
+        [
+            PHASE,
+            attempt(0, 1),
+            checkpoint(50, 9),
+            incident(10, 1, last_step=50),
+            decision(10, 1, "transient", "restart_in_place"),
+            attempt(10, 2, 50),
+            checkpoint(25, 15),
+            unresumed(15, 2),
+            incident(16, 2, last_step=30),
+            decision(16, 2, "transient", "restart_in_place"),
+            attempt(16, 3, 50),
+            checkpoint(25, 20),
+            unresumed(20, 3),
+            incident(21, 3, last_step=30),
+            decision(21, 3, "transient", "restart_in_place"),
+            attempt(21, 4, 50),
+            incident(26, 4, "completed", last_step=80),
+            decision(26, 4, "completed", "complete"),
+            end(26, "completed"),
+        ],
+        summary(
+            "completed",
+            [
+                crashed(1, 0, 10, 1, "restart_in_place", last_step=50, steps_lost=50),
+                crashed(2, 10, 16, 2, "restart_in_place", unloaded_step=50, last_step=30, steps_lost=30),
+                crashed(3, 16, 21, 3, "restart_in_place", unloaded_step=50, last_step=30, steps_lost=30),
+                completed(4, 21, 26, 4, resume_step=50, last_step=80),
+            ],
+            times(26, productive=14, recompute=12),
+            restarts={"restart_in_place": 3},
+            effective_ratio=round(14 / 26, 4),
+            final_step=80,
+            warnings=("attempt 2 began anew",),
         ),
     ),
     "no-restart": (

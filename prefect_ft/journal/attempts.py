@@ -18,6 +18,7 @@ from itertools import zip_longest
 from prefect_ft.decide.incidents import places
 from prefect_ft.journal.lines import end_of, history_of
 from prefect_ft.journal.records import (
+    NOT_RESUMED,
     AttemptLine,
     CheckpointLine,
     DecisionLine,
@@ -27,6 +28,7 @@ from prefect_ft.journal.records import (
     Line,
     ProposedLine,
     TenureLine,
+    WarningLine,
 )
 from prefect_ft.model import RESTARTS, Decision, Incident
 
@@ -39,7 +41,8 @@ class AttemptSummary:
 
     `outcome` is the kind of the incident that ended it; `running`, or the phase's status where the phase
     ended without one. `cause` is the id of the signature that matched the `evidence`. `steps_lost` are those
-    that were, or would be, repeated.
+    that were, or would be, repeated. `unloaded_step` is that of a checkpoint that it was given, and began anew all the
+    same: then `resume_step` is None.
     """
 
     number: int
@@ -57,6 +60,7 @@ class AttemptSummary:
     reason: str | None = None
     blamed: str | None = None
     resume_step: int | None = None
+    unloaded_step: int | None = None
     first_step: int | None = None
     last_step: int | None = None
     steps_lost: int | None = None
@@ -113,7 +117,7 @@ class Timeline:
 
 def timeline_of(lines: Sequence[Line], last_t: float) -> Timeline:
     """Follow a phase until `last_t`. Raises JournalError."""
-    follower = _Follower()
+    follower = _Follower(frozenset(_unresumed(lines)))
     incidents = [line for line in lines if isinstance(line, IncidentLine)]
     recorded = {line.n: (line, entry) for line, entry in zip(incidents, history_of(lines), strict=True)}
     proposed_t = {line.n: line.t for line in lines if isinstance(line, ProposedLine)}
@@ -146,6 +150,8 @@ def timeline_of(lines: Sequence[Line], last_t: float) -> Timeline:
 class _Follower:
     """The attempts and decisions so far, and the spans; the time since `since_t` belongs to `part`."""
 
+    unresumed: frozenset[int]
+    """The attempts that began anew although they were given a checkpoint."""
     attempts: list[AttemptSummary] = field(default_factory=list)
     gangs: list[Gang] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
@@ -181,10 +187,15 @@ class _Follower:
 
     def begin(self, line: AttemptLine) -> None:
         """Begin an attempt; the step that it resumes from shows what the one before it lost."""
-        self._count_loss(line.resume_step)
+        step, unloaded = line.resume_step, None
+        if line.attempt in self.unresumed:
+            step, unloaded = None, step
+        self._count_loss(step)
         start = self.turn(line.t, "work")
         self.left_t = self.lent_t = None
-        self.attempts.append(AttemptSummary(number=line.attempt, start=start, resume_step=line.resume_step))
+        self.attempts.append(
+            AttemptSummary(number=line.attempt, start=start, resume_step=step, unloaded_step=unloaded)
+        )
         self.gangs.append(Gang(attempt=line.attempt, placement=line.placement))
 
     def decide(
@@ -239,9 +250,11 @@ class _Follower:
 
     def _count_loss(self, from_step: int | None) -> None:
         """Record what the last attempt lost if work continues, or would, at `from_step`."""
-        if self.attempts and (reached := self.attempts[-1].last_step) is not None:
-            lost = max(0, reached - (from_step or 0))
-            self.attempts[-1] = replace(self.attempts[-1], steps_lost=lost)
+        last = self.attempts[-1] if self.attempts else None
+        if last is not None and (reached := last.last_step) is not None:
+            is_in_vain = last.number in self.unresumed and (from_step or 0) > reached
+            lost = reached if is_in_vain else max(0, reached - (from_step or 0))
+            self.attempts[-1] = replace(last, steps_lost=lost)
 
 
 def _ended(attempt: AttemptSummary, incident: Incident, decision: Decision) -> AttemptSummary:
@@ -266,6 +279,10 @@ def _blamed(incident: Incident, gang: tuple[str, ...]) -> str | None:
     return ", ".join(places(incident, gang)) or None
 
 
+def _unresumed(lines: Sequence[Line]) -> Iterator[int]:
+    return (line.attempt for line in lines if isinstance(line, WarningLine) and line.what == NOT_RESUMED)
+
+
 # -- what the work was worth ------------------------------------------------------------------------
 
 
@@ -287,12 +304,18 @@ def _worth(
 ) -> Iterator[Span]:
     """Return the work as spans: what the result is based on, and what was lost.
 
-    Work is kept up to the last checkpoint written in its attempt, until a later attempt begins below it.
+    Work is kept up to the last checkpoint written in its attempt, until a later attempt begins below it. Where an
+    attempt began anew and the next one is given a step above all that it saved, what was kept before it counts.
     """
     kept: list[_Kept] = []
+    before: list[_Kept] = []
     untils: list[float] = []
     for attempt, follower in zip_longest(attempts, attempts[1:]):
         limit = -1 if attempt.resume_step is None else attempt.resume_step
+        given = limit if attempt.unloaded_step is None else attempt.unloaded_step
+        if given > max((each.step for each in kept), default=-1):
+            kept = before or kept
+        before = kept if attempt.unloaded_step is not None else before
         kept = [each for each in kept if each.step <= limit]
         next_t = follower.start if follower is not None else last_t
         until = attempt.end if attempt.end is not None else next_t

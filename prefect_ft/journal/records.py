@@ -218,8 +218,12 @@ class AttemptLine(Line):
         return cls(**read_fields(forms, note))
 
 
+NOT_RESUMED = "not-resumed"
+"""Warned of: an attempt was given a checkpoint, and began anew."""
+
+
 class WarningLine(Line):
-    """Something that will cost work once a failure comes."""
+    """Something that costs work, or will once a failure comes."""
 
     type = "warning"
     attempt: int = of(COUNT)

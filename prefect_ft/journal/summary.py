@@ -115,7 +115,7 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
         stragglers=tuple(dict.fromkeys(line.rank for line in lines if isinstance(line, StragglerLine))),
         final_step=_final_step(lines, timeline.attempts),
         warm=_warm(lines),
-        warnings=tuple(line.text for line in lines if isinstance(line, WarningLine)),
+        warnings=_warnings(lines),
     )
 
 
@@ -129,6 +129,15 @@ def _spent_s(timeline: Timeline) -> dict[str, float]:
     for span in timeline.spans:
         spent_s[span.part] += span.end - span.start
     return spent_s
+
+
+def _warnings(lines: Sequence[Line]) -> tuple[str, ...]:
+    """Return the first text of each kind."""
+    texts: dict[str, str] = {}
+    for line in lines:
+        if isinstance(line, WarningLine):
+            texts.setdefault(line.what, line.text)
+    return tuple(texts.values())
 
 
 def _warm(lines: Sequence[Line]) -> tuple[WarmSummary, ...]:

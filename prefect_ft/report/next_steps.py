@@ -22,7 +22,7 @@ def next_steps(story: Story) -> Iterator[str]:
             yield from _fix(story)
         case "cancelled":
             yield f"Nothing, if the end was intended; `prefect-ft resume {_run(story)}` resumes it{_from(story)}."
-        case _ if not story.isolated:
+        case _ if not story.isolated and not any(phase.summary.warnings for phase in story.phases):
             yield "Nothing: the run is complete."
     for phase in story.phases:
         yield from _look_at_batches(

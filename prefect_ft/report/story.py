@@ -320,8 +320,15 @@ def _event(part: _Part, judged: Judged, number: int | None) -> Event:
         has_resumed=resumed_t is not None,
         steps_lost=ended.steps_lost if judged.ended_attempt and ended is not None else None,
         skipped=(line.passed_over or {}) if line is not None else {},
-        start=Start(line.resume_step, line.why) if line is not None else None,
+        start=_start(follower, line) if line is not None and follower is not None else None,
     )
+
+
+def _start(attempt: AttemptSummary, line: AttemptLine) -> Start:
+    """Return where an attempt started, which may have ignored what it was given."""
+    if attempt.unloaded_step is None:
+        return Start(line.resume_step, line.why)
+    return Start(None, f"the command was given step {attempt.unloaded_step:,} and began anew")
 
 
 def _first_step_t(part: _Part, attempt: AttemptSummary | None) -> float | None:

@@ -36,9 +36,11 @@ from prefect_ft.supervisor.roster import Roster
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.stopping import HandOver, StopRequest
+from prefect_ft.supervisor.unresumed import Unresumed
 from prefect_ft.supervisor.unsaved import Unsaved
 from prefect_ft.supervisor.upkeep import Upkeep
 from prefect_ft.supervisor.values import Values
+from prefect_ft.supervisor.warner import Warner
 
 
 class Supervisor:
@@ -94,12 +96,14 @@ class Supervisor:
         if plan.saves is not None and plan.saves.since_s is not None:
             saves.fence(0.0, plan.saves.since_s)
         hangs = Hangs(plan.suspension, journal, clock, self._sample_every)
-        unsaved = Unsaved(plan.phase, plan.saves if plan.policy.autorestart else None, journal, clock)
+        warner = Warner(plan.phase, journal, clock)
+        unsaved = Unsaved(plan.saves if plan.policy.autorestart else None, warner, clock)
         listener = Listener(
             plan.phase,
             log=log,
             saves=saves,
             unsaved=unsaved,
+            unresumed=Unresumed(warner, journal),
             reports=self._reports,
             hangs=hangs,
             values=Values(plan.phase, plan.watch, journal, clock),

@@ -42,6 +42,7 @@ from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.stopping import HandOver
+from prefect_ft.supervisor.unresumed import Unresumed
 from prefect_ft.supervisor.unsaved import Unsaved
 from prefect_ft.supervisor.values import Values
 from prefect_ft.worker.protocol import Token
@@ -57,6 +58,7 @@ class Listener:
         log: RunLog,
         saves: Saves,
         unsaved: Unsaved,
+        unresumed: Unresumed,
         reports: Reports,
         hangs: Hangs,
         values: Values,
@@ -76,7 +78,7 @@ class Listener:
         self._phase = phase
         self._log, self._saves, self._reports = log, saves, reports
         self._parts = parts
-        self._unsaved = unsaved
+        self._unsaved, self._unresumed = unsaved, unresumed
         self._hangs, self._values = hangs, values
         self._journal, self._clock = journal, clock
         self._system_of = system_of
@@ -254,11 +256,13 @@ class Listener:
                 inode=item.inode,
             )
             self._journal.append(line, t=self._clock.now())
+            self._unresumed.saved(line)
             tell(CheckpointVerified(phase=self._phase, attempt=attempt, step=item.step, path=item.path))
 
     def _step_reached(self, attempt: Attempt, worker: int, event: Beat) -> None:
         assert attempt.last_step is not None
         self._note_up(attempt.number, worker, FIRST_STEP, event.t_ns)
+        self._unresumed.told(attempt)
         step, stage = attempt.last_step, event.stage
         tell(StepReached(phase=self._phase, attempt=attempt.number, step=step, stage=stage))
 

@@ -9,10 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from prefect_ft.clock import PhaseClock
-from prefect_ft.journal.lines import MemoryJournal
-from prefect_ft.journal.records import WarningLine
-from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.launch import SavesPlan
+from prefect_ft.supervisor.warner import Warner
 
 MAX_NAMED = 3
 
@@ -22,17 +20,14 @@ _LOSES = "Until that is mended a failure loses all work."
 class Unsaved:
     """`saves` is None where checkpoints do not matter."""
 
-    def __init__(
-        self, phase: str, saves: SavesPlan | None, journal: MemoryJournal, clock: PhaseClock
-    ) -> None:
-        self._phase = phase
+    def __init__(self, saves: SavesPlan | None, warner: Warner, clock: PhaseClock) -> None:
         self._path = saves.directory if saves is not None else ""
         self._after_s = saves.warn_after_s if saves is not None else 0.0
-        self._journal, self._clock = journal, clock
+        self._warner, self._clock = warner, clock
 
     def due_in_s(self, running_since_t: float, *, has_saved: bool) -> float | None:
         """Return in how many seconds `look` has to be called; None: never."""
-        if not self._after_s or has_saved or self._has_warned("nothing-saved"):
+        if not self._after_s or has_saved or self._warner.has_warned("nothing-saved"):
             return None
         return max(0.0, running_since_t + self._after_s - self._clock.now())
 
@@ -44,19 +39,12 @@ class Unsaved:
                 f"no checkpoint has been found in {self._path} for {minutes:.3g} min. {_LOSES} "
                 "Does the command save there? Are the names known (docs/checkpoints.md#names)?"
             )
-            self._warn("nothing-saved", text, attempt)
+            self._warner.warn("nothing-saved", text, attempt)
 
     def unrecognised(self, names: Mapping[str, str], attempt: int) -> None:
         """Warn of entries that look like checkpoints and are not recognised; `names` has the reason for each."""
-        if self._path and not self._has_warned("unrecognised"):
-            self._warn("unrecognised", _text(self._path, names), attempt)
-
-    def _has_warned(self, what: str) -> bool:
-        return any(isinstance(line, WarningLine) and line.what == what for line in self._journal.lines)
-
-    def _warn(self, what: str, text: str, attempt: int) -> None:
-        self._journal.append(WarningLine(attempt=attempt, what=what, text=text), t=self._clock.now())
-        tell(Notice(text=f"{self._phase}: warning: {text}"))
+        if self._path and not self._warner.has_warned("unrecognised"):
+            self._warner.warn("unrecognised", _text(self._path, names), attempt)
 
 
 def _text(path: str, names: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import pytest
 from disturbed import FAULTS, Fault, Run
 from foreign_trainers import TRAINERS, Trainer, described
 
-from prefect_ft.journal.records import AttemptLine
+from prefect_ft.journal.records import NOT_RESUMED, AttemptLine, WarningLine
+from prefect_ft.journal.summary import summarise
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -77,6 +79,27 @@ def test_it_finishes_with_the_undisturbed_result(trainer: Trainer, fault: Fault,
         _keep(trainer, cell | {"seconds": round(time.monotonic() - began, 1)})
 
 
+def test_one_that_does_not_resume_is_told_of(begin: Begin) -> None:
+    """It finishes all the same; what it had done before counts as lost."""
+    trainer = next(each for each in TRAINERS if each.name == "hugging-face")
+    fault = next(each for each in FAULTS if each.name == "sigkill")
+    run = begin(replace(trainer, env={**trainer.env, "FOREIGN_BEGINS_ANEW": "1"}), fault)
+    run.wait_for(trainer.under_way)
+    fault.inject(run)
+    assert run.end() == 0, run.told()
+    (warning,) = _unresumed(run)
+    assert warning.startswith("attempt 2 was given step ")
+    first, second = summarise(run.journal()).attempts
+    assert second.unloaded_step
+    assert first.end is not None
+    assert summarise(run.journal()).time_s["recompute"] >= first.end - first.start - 0.01
+
+
+def _unresumed(run: Run) -> list[str]:
+    lines = (line for line in run.journal() if isinstance(line, WarningLine))
+    return [line.text for line in lines if line.what == NOT_RESUMED]
+
+
 def _assert_resumed(run: Run, fault: Fault) -> None:
     """Restarts go on from a checkpoint, and without its orchestrator a run goes on without any."""
     attempts = [line for line in run.journal() if isinstance(line, AttemptLine)]
@@ -86,6 +109,7 @@ def _assert_resumed(run: Run, fault: Fault) -> None:
         last = f"[a{attempts[-1].attempt} "
         lines = [line for line in run.log().splitlines() if line.startswith(last)]
         assert any(re.search(run.trainer.resumed, line) for line in lines)
+    assert _unresumed(run) == []
     assert run.ranks() == {}
 
 

@@ -23,8 +23,10 @@ from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.stopping import HandOver
+from prefect_ft.supervisor.unresumed import Unresumed
 from prefect_ft.supervisor.unsaved import Unsaved
 from prefect_ft.supervisor.values import OFF, Values
+from prefect_ft.supervisor.warner import Warner
 
 SAMPLE = {
     "over": False, "state": "S", "cpu_s": 1.0, "wait_s": None, "io": None, "output": 0, "beats": 0, "beat_s": None,
@@ -55,7 +57,8 @@ def listening(
         "train",
         log=RunLog(tmp_path / "run.log", tmp_path / "places"),
         saves=Saves(),
-        unsaved=Unsaved("train", None, journal, clock),
+        unsaved=Unsaved(None, warner := Warner("train", journal, clock), clock),
+        unresumed=Unresumed(warner, journal),
         reports=Reports(beside_ranks["sources"], ("s0", "s1"), journal, clock),
         hangs=Hangs(beside_ranks["suspension"], journal, clock, lambda _: None),
         values=Values("train", OFF, journal, clock),

@@ -47,6 +47,8 @@ def main() -> None:
     last = os.environ.get("PREFECT_FT_RESUME_FROM")
     if last is None and os.path.isdir(out):
         last = get_last_checkpoint(out)
+    if "FOREIGN_BEGINS_ANEW" in os.environ:  # as scripts do that know nothing of checkpoints
+        last = None
     if last:
         print(f"resuming from {last}", flush=True)
     trainer.train(resume_from_checkpoint=last or None)
