@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
+import struct
 import sys
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -303,5 +306,15 @@ class Gate:
             except OSError:  # nobody reads yet; the kernel has no way to wait for that with a deadline
                 assert time.monotonic() < deadline, f"nobody waits at {self.path}"
                 time.sleep(0.001)
-        os.write(fd, text.encode())
-        os.close(fd)
+        try:
+            os.write(fd, text.encode())
+            while _unread(fd):  # a rank that is interrupted opens it anew: nothing may be lost in between
+                assert time.monotonic() < deadline, f"nobody reads {self.path}"
+                time.sleep(0.001)
+        finally:
+            os.close(fd)
+
+
+def _unread(fd: int) -> int:
+    """Return how many bytes of a pipe wait to be read."""
+    return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
