@@ -130,7 +130,7 @@ def test_comebacks_without_progress_have_a_limit(tmp_path: Path) -> None:
     leave(job)
     with gone_on_with(job) as (holding, stop):
         summary = PhaseExecution(job, 0, holding, stop).execute(to_the_end)
-    why = "the orchestrator died 1 times without progress; max_orchestrator_restarts is 0"
+    why = "the orchestrator died 1 time without progress; max_orchestrator_restarts is 0"
     assert (summary.status, summary.reason) == ("failed", why)
 
 
@@ -462,7 +462,7 @@ def test_a_quarantine_that_breaks_while_a_run_lasts_costs_nothing_else(tmp_path:
         pytest.param(
             "s0 s1 s2",
             {},
-            r"quarantine.jsonl: phase p0 needs 1 systems, but 0 of its 3 are usable; in quarantine: s0, s1, s2\. "
+            r"quarantine.jsonl: phase p0 needs 1 system, but 0 of its 3 are usable; in quarantine: s0, s1, s2\. "
             r"Add systems, or run `prefect-ft pool release SYSTEM --file .*quarantine.jsonl` once one is",
             id="too-few",
         ),

@@ -210,7 +210,7 @@ GROUP_1 = {"proc/self/cgroup": "9:name=systemd:/\n8:pids:/outer/inner\n4:cpu,mem
         pytest.param({}, None, None, id="nothing-is-known"),
         pytest.param(
             {"proc/sys/kernel/pid_max": "32768\n", "proc/sys/kernel/threads-max": "1000"},
-            248, "kernel.threads-max (sysctl) leaves 1000 processes", id="kernel",
+            248, "kernel.threads-max (sysctl) leaves 1,000 processes", id="kernel",
         ),
         pytest.param(
             {**GROUP_2, "cgroup/outer/pids.max": "200\n", "cgroup/outer/pids.current": "100\n",
@@ -256,6 +256,9 @@ def test_groups_that_agents_leave_do_not_count(tmp_path: Path) -> None:
 def test_limits_of_the_process_itself() -> None:
     here = Machine(proc=Path("/nowhere"), cgroups=Path("/nowhere"), processes=100, files=1024)
     assert most_ranks(here, 1) == Limit(98, "the user's limit of processes (ulimit -u) leaves 100 processes")
+    assert most_ranks(here._replace(processes=1), 1) == Limit(
+        -1, "the user's limit of processes (ulimit -u) leaves 1 process"
+    )
     assert most_ranks(here._replace(processes=None), 50) == Limit(
         496, "the limit of open files (ulimit -n) is 1024, and an agent needs 2 for a rank"
     )

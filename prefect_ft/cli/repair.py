@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from prefect_ft.amounts import count
 from prefect_ft.cli.arguments import add_json, add_run
 from prefect_ft.cli.exits import COMPLETED, FAILED
 from prefect_ft.errors import ConfigError
@@ -59,7 +60,8 @@ def _show(found: dict[Path, list[Damage]], *, drop: bool) -> None:
         for each in damaged:
             print(f"{path}:{each.line}: byte {each.offset}: {each.why}")
         if drop:
-            print(f"{path}: {len(damaged)} lines removed; {path.name}{COPY_SUFFIX} keeps the original")
+            lines = count(len(damaged), "line")
+            print(f"{path}: {lines} removed; {path.name}{COPY_SUFFIX} keeps the original")
     if not found:
         print("no damaged lines")
     elif not drop:

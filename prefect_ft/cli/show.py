@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from prefect_ft import plaintext
+from prefect_ft.amounts import count
 from prefect_ft.console import QuietConsole, plain
 from prefect_ft.journal.lines import proposal_in
 from prefect_ft.journal.records import ProposedLine
@@ -76,10 +77,9 @@ def _summaries(phases: Iterable[PhaseJournal]) -> list[PhaseSummary]:
 def _status_line(summary: PhaseSummary) -> Text:
     line = plain(f"{summary.phase or 'a phase that has only just begun'}: ")
     line.append(plaintext.as_line(summary.status), style=STATUS_STYLES.get(summary.status, ""))
-    count = sum(summary.restarts.values())
-    by_action = ", ".join(f"{count} {action}" for action, count in summary.restarts.items())
+    by_action = ", ".join(f"{number} {action}" for action, number in summary.restarts.items())
     step = "?" if summary.final_step is None else summary.final_step
-    line.append(f" at step {step}, {count} restart{'' if count == 1 else 's'}")
+    line.append(f" at step {step}, {count(sum(summary.restarts.values()), 'restart')}")
     line.append(f" ({by_action})" if by_action else "")
     return line.append(plain(f": {summary.reason}") if summary.status == "failed" else "")
 
@@ -94,5 +94,5 @@ def _warm_line(warm: WarmSummary) -> Text:
     """Return the line about what a worker keeps ready for the next restart."""
     if warm.why_cold is not None:
         return plain(f"  worker {warm.worker}: starts cold: {warm.why_cold}")
-    held = f"{warm.parked} rank{'' if warm.parked == 1 else 's'} parked with {warm.modules} modules"
+    held = f"{count(warm.parked, 'rank')} parked with {count(warm.modules, 'module')}"
     return plain(f"  worker {warm.worker}: {held}, {warm.memory_mb} MB")

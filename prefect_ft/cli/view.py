@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import assert_never
 
+from prefect_ft.amounts import count
 from prefect_ft.config import JobConfig
 from prefect_ft.console import QuietConsole, plain
 from prefect_ft.model import RESTARTS
@@ -134,7 +135,8 @@ class _View:
         names = list(dict.fromkeys(fact.placement))
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         systems = ", ".join(names[:MAX_NAMED]) + more
-        self._say(f"{fact.phase}: attempt {fact.attempt}: {fact.ranks} ranks on {systems}, {origin}")
+        ranks = count(fact.ranks, "rank")
+        self._say(f"{fact.phase}: attempt {fact.attempt}: {ranks} on {systems}, {origin}")
 
     def _step_reached(self, fact: StepReached) -> None:
         row = self._rows[fact.phase]

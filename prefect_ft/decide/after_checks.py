@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prefect_ft.amounts import count
 from prefect_ft.decide.effects import StepBack
 from prefect_ft.decide.incidents import suspected_systems
 from prefect_ft.decide.moves import isolate_systems
@@ -33,10 +34,10 @@ def suspect(s: Situation, proposal: Proposal) -> Proposal:
     if proposal.isolate:
         return proposal
     for system in suspected_systems(s.incident, s.policy, s.pool.gang):
-        count = s.budgets.suspects.get(system, 0) + (proposal.action in proposal.rule.effects.counted)
-        if count >= s.policy.suspect_limit and s.pool.can_replace((system,)):
+        failures = s.budgets.suspects.get(system, 0) + (proposal.action in proposal.rule.effects.counted)
+        if failures >= s.policy.suspect_limit and s.pool.can_replace((system,)):
             move = isolate_systems(s, (system,))
-            why = f"{system} is suspect after {count} failures"
+            why = f"{system} is suspect after {count(failures, 'failure')}"
             return Proposal(proposal.rule, move.action, move.isolate, why)
     return proposal
 
@@ -53,7 +54,7 @@ def last_system(s: Situation, proposal: Proposal) -> Proposal:
         what = "is the last usable system" if len(proposal.isolate) == 1 else "are the last usable systems"
         why = f"{names} {what}: kept"
     else:
-        why = f"{names} kept, without it {usable} of the {_needed(s)} systems that it needs would be usable"
+        why = f"{names} kept, without it {usable} of the {count(_needed(s), 'system')} that it needs would be usable"
     action: Action = "rebuild" if s.incident.kind == "rebuild_failed" else "restart_in_place"
     return Proposal(proposal.rule, action, (), why)
 
@@ -71,7 +72,7 @@ def min_systems(s: Situation, proposal: Proposal) -> Proposal:
     if not (proposal.isolate or s.incident.kind == "handed_over") or _are_enough(s, proposal.isolate):
         return proposal
     usable = s.pool.count_usable(without=proposal.isolate)
-    why = f"only {usable} of the {_needed(s)} systems that it needs are usable"
+    why = f"only {usable} of the {count(_needed(s), 'system')} that it needs are usable"
     return _stopped(s, proposal, MIN_SYSTEMS, why)
 
 

@@ -368,7 +368,8 @@ class _Budget:
             self._count(step)
             self._storm = self._storm + 1 if ran_s < STORM_S else 0
         if world_size < settings.min_world_size:
-            return f"{world_size} ranks could run, min_world_size is {settings.min_world_size}"
+            ranks = "rank" if world_size == 1 else "ranks"
+            return f"{world_size} {ranks} could run, min_world_size is {settings.min_world_size}"
         if settings.max_restarts is not None and self._restarts > settings.max_restarts:
             return f"max_restarts is {settings.max_restarts}"
         limit = settings.max_without_progress

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from prefect_ft.amounts import count
 from prefect_ft.backends.kind import kind_of
 from prefect_ft.clock import PhaseClock, seconds_since
 from prefect_ft.config import JobConfig, resolved
@@ -229,14 +230,13 @@ class PhaseExecution:
                 if moved is not None and moved.action not in RESTARTS:
                     return _status(moved), moved.reason
         if not self._is_new:
-            count, limit = (
-                comebacks_without_progress(self._journal.lines),
-                self._job.max_orchestrator_restarts,
-            )
-            if count > limit:
+            died = comebacks_without_progress(self._journal.lines)
+            limit = self._job.max_orchestrator_restarts
+            if died > limit:
+                times = count(died, "time")
                 return (
                     "failed",
-                    f"the orchestrator died {count} times without progress; max_orchestrator_restarts is {limit}",
+                    f"the orchestrator died {times} without progress; max_orchestrator_restarts is {limit}",
                 )
         try:
             run_attempts(self._supervisor)
@@ -333,7 +333,8 @@ class PhaseExecution:
 
     def _release(self) -> PhaseSummary:
         if self._log.lost_lines:
-            tell(Notice(text=f"{self._log.lost_lines} lines of output are missing in run.log: no space left"))
+            lines = count(self._log.lost_lines, "line of output is", "lines of output are")
+            tell(Notice(text=f"{lines} missing in run.log: no space left"))
         summary = self._write_summary()
         with contextlib.suppress(OSError):
             self._run.describe(isolated=sorted({*self._plan.policy.isolated, *summary.isolated_systems}))

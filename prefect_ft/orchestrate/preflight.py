@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from prefect_ft.amounts import count
 from prefect_ft.backends.kind import kind_of
 from prefect_ft.config import Checkpoints, Infrastructure, JobConfig, check_places
 from prefect_ft.decide import initial_placement
@@ -110,8 +111,9 @@ def _check_enough(job: JobConfig, index: int, out: Collection[str], quarantine: 
     kept_out = [name for name in policy.systems if name in out]
     needed = policy.min_num_systems if policy.elastic else policy.workers
     raise ConfigError(
-        f"phase {job.phases[index].name} needs {needed} systems, but {len(policy.systems) - len(kept_out)} of its "
-        f"{len(policy.systems)} are usable; in quarantine: {', '.join(kept_out)}. Add systems, or run "
+        f"phase {job.phases[index].name} needs {count(needed, 'system')}, but "
+        f"{len(policy.systems) - len(kept_out)} of its {len(policy.systems)} are usable; in quarantine: "
+        f"{', '.join(kept_out)}. Add systems, or run "
         f"`prefect-ft pool release SYSTEM --file {quarantine}` once one is repaired",
         file=quarantine,
     )

@@ -65,7 +65,7 @@ def _tiles(story: Story) -> Iterator[tuple[str, str]]:
     yield words.share(story.effective_ratio), "of the time was useful work"
     yield f"{story.restarts:,}", "restart" if story.restarts == 1 else "restarts"
     yield words.duration(max(lost_s, 0.0)), "was not useful work"
-    yield f"{story.steps_lost:,}", "steps lost"
+    yield f"{story.steps_lost:,}", "step lost" if story.steps_lost == 1 else "steps lost"
 
 
 def _head(event: Event, story: Story) -> str:

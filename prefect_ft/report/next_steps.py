@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from shlex import quote
 
+from prefect_ft.amounts import count
 from prefect_ft.decide.skipping import BINDING
 from prefect_ft.report.story import LONG_SILENCE_S, Event, PhaseStory, Story
 from prefect_ft.report.words import duration
@@ -131,7 +132,8 @@ def _odd_values(phase: PhaseStory) -> Iterator[str]:
     for line in phase.odd_values[:MAX_ODD]:
         yield f"In attempt {line.attempt} of {where}, rank {line.rank}: {_without_backticks(line.text)}."
     if (more := len(phase.odd_values) - MAX_ODD) > 0:
-        yield f"{more:,} more values of {where} were out of the usual: its journal has them."
+        one, several = f"more value of {where} was", f"more values of {where} were"
+        yield f"{count(more, one, several)} out of the usual: its journal has {'it' if more == 1 else 'them'}."
 
 
 def _look_at(system: str, story: Story) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from prefect_ft.amounts import count
 from prefect_ft.report.paint import LEFT, RIGHT, WIDTH, TimeScale, circle, line, nice_step, picture, text
 from prefect_ft.report.story import Climb, Story
-from prefect_ft.report.words import count
 
 TOP_PX, PLOT_PX, AXIS_PX = 16, 190, 30
 MAX_SAVES = 120

@@ -18,7 +18,7 @@ from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.paint import tick_label
 from prefect_ft.report.restarts import restart_rows, stages_known
 from prefect_ft.report.story import Event, Hang, Lane, Story
-from prefect_ft.report.timeline import shown_lanes
+from prefect_ft.report.timeline import not_shown, shown_lanes
 from prefect_ft.report.words import (
     PART_NAMES,
     advice_lines,
@@ -106,7 +106,7 @@ def _timeline(story: Story, width: int) -> Iterator[Text]:
     for lane in lanes:
         yield _named(lane.system, _lane(lane, story.total_s, width))
     if hidden := len(story.lanes) - len(lanes):
-        yield Text(f"{hidden} more systems are not shown", style="dim")
+        yield Text(not_shown(hidden), style="dim")
     yield _named("", _axis(story.total_s, width))
     used = [part for part in PART_NAMES if any(span.part == part for lane in lanes for span in lane.spans)]
     signs: list[tuple[str, str, str]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from prefect_ft.amounts import count
 from prefect_ft.journal.attempts import Span
 from prefect_ft.report.paint import (
     LEFT,
@@ -46,9 +47,14 @@ def timeline(story: Story, *, alone: bool = False) -> str:
         *_marks(story.disturbances, scale, bottom),
     ]
     if hidden:
-        elements.append(text(LEFT, bottom + AXIS_PX + 12, f"{hidden} more systems are not shown", "ft-small"))
+        elements.append(text(LEFT, bottom + AXIS_PX + 12, not_shown(hidden), "ft-small"))
     height = bottom + AXIS_PX + (18 if hidden else 0)
     return picture(height, f"Timeline of run {story.job}", elements, alone=alone)
+
+
+def not_shown(hidden: int) -> str:
+    """Return that so many systems have no lane."""
+    return f"{count(hidden, 'more system is', 'more systems are')} not shown"
 
 
 def shown_lanes(story: Story) -> Sequence[Lane]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from prefect_ft.amounts import count
 from prefect_ft.decide import rules
 from prefect_ft.decide.reasons import signal_name
 from prefect_ft.journal.summary import PhaseSummary
@@ -145,11 +146,6 @@ def share(ratio: float | None) -> str:
     if text == "100.0%":
         return "100%" if ratio >= 1 else "99.9%"
     return text
-
-
-def count(number: int, thing: str, things: str | None = None) -> str:
-    """Return a count with its noun, singular or plural."""
-    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
 # -- what happened ----------------------------------------------------------------------------------

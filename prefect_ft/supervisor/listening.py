@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from prefect_ft.amounts import count
 from prefect_ft.backends.base import PART_ENDED, TENURE_ENDED
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
@@ -141,7 +142,8 @@ class Listener:
                     note = f"output stays with the worker, of this attempt and the next: {path}"
                     self._log.note(attempt, worker, rank, note)
             case Dropped():
-                tell(Notice(text=f"{event.bytes} bytes of rank {event.rank}'s output came too fast to keep"))
+                lost = count(event.bytes, "byte")
+                tell(Notice(text=f"{lost} of rank {event.rank}'s output came too fast to keep"))
 
     def _reported(self, worker: int, event: Fault | Detected | Leaving | InProcess) -> None:
         match event:

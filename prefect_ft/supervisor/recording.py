@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from prefect_ft.amounts import count
 from prefect_ft.clock import PhaseClock
 from prefect_ft.formats import written_by
 from prefect_ft.journal.lines import MemoryJournal
@@ -50,5 +51,5 @@ class Comeback:
         if found.note is not None:
             journal.append(found.note, t=clock.now())
         what = f"attempt {found.attempt} goes on" if found.watched is not None else "nothing was running"
-        workers = f"{len(reached)} worker{'' if len(reached) == 1 else 's'} found"
-        tell(Notice(text=f"{phase}: back after {self.silent_s:.1f} s: {what}, {workers}"))
+        workers = count(len(reached), "worker")
+        tell(Notice(text=f"{phase}: back after {self.silent_s:.1f} s: {what}, {workers} found"))

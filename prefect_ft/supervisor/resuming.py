@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from prefect_ft.amounts import count
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import EarlierSavesLine, IncidentLine
@@ -159,7 +160,7 @@ class Resuming:
         self, saves: SavesPlan, earlier: Sequence[int], begins_with: int | None, attempt: int
     ) -> None:
         """Report that the directory held checkpoints before the run began, and whether they are used."""
-        count, newest = len(earlier), max(earlier)
+        newest = max(earlier)
         if saves.since_s is not None:
             then = "beginning without them; they stay where they are"
         elif begins_with in earlier:
@@ -167,9 +168,9 @@ class Resuming:
             then = f"resuming from {which}; --from-scratch begins without them"
         else:
             return  # an earlier phase of this run has written newer ones there
-        what = f"{count} checkpoint{'s' if count > 1 else ''} of an earlier run in {saves.directory}"
+        what = f"{count(len(earlier), 'checkpoint')} of an earlier run in {saves.directory}"
         text = f"found {what}, newest step {newest}: {then}"
-        line = EarlierSavesLine(count=count, step=newest, resume_step=begins_with)
+        line = EarlierSavesLine(count=len(earlier), step=newest, resume_step=begins_with)
         self._journal.append(line, t=self._clock.now())
         self._log.note(attempt, 0, 0, text)
         tell(Notice(text=f"{self._plan.phase}: {text}"))

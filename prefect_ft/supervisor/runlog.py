@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from prefect_ft import pieces
+from prefect_ft.amounts import count
 from prefect_ft.journal.lines import append_whole
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.events import Excerpt
@@ -114,8 +115,10 @@ class RunLog:
     def _has_room_again(self, prefix: bytes) -> None:
         lost = self.lost_lines - (self._lost_before or 0)
         self._lost_before = None
-        tell(Notice(text=f"{self._path}: there is room again: output is written, {lost} lines are lost"))
-        self._wrote(prefix + b"[prefect-ft] %d lines before the last were lost: there was no room\n" % lost)
+        lines = count(lost, "line is", "lines are")
+        tell(Notice(text=f"{self._path}: there is room again: output is written, {lines} lost"))
+        before = count(lost, "line before the last was", "lines before the last were")
+        self._wrote(prefix + f"[prefect-ft] {before} lost: there was no room\n".encode())
 
     def close(self) -> None:
         """Close the files. Idempotent."""

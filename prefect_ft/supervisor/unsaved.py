@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from prefect_ft.amounts import count
 from prefect_ft.clock import PhaseClock
 from prefect_ft.supervisor.launch import SavesPlan
 from prefect_ft.supervisor.warner import Warner
@@ -52,10 +53,12 @@ def _text(path: str, names: Mapping[str, str]) -> str:
     more = f"; and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     pattern = pattern_of(names)
     wanted = f'checkpoints.pattern: "{pattern}"' if pattern else "checkpoints.pattern or checkpoints.layout"
-    return (
-        f"{len(names)} entries of {path} look like checkpoints and none of them counts ({some}{more}). "
-        f"{_LOSES} Set {wanted}."
+    entries = count(
+        len(names),
+        f"entry of {path} looks like a checkpoint and does not count",
+        f"entries of {path} look like checkpoints and none of them counts",
     )
+    return f"{entries} ({some}{more}). {_LOSES} Set {wanted}."
 
 
 def pattern_of(names: Iterable[str]) -> str | None:

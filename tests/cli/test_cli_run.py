@@ -93,7 +93,7 @@ def summary(directory: Path) -> dict[str, object]:
 def test_a_completed_run_ends_with_0_and_a_table(start: Start, tmp_path: Path) -> None:
     out, err = start(str(write_job(tmp_path, "pass"))).communicate(timeout=60)
     assert "The run test completed" in out
-    assert "attempt 1: 1 ranks on localhost, from scratch" in err
+    assert "attempt 1: 1 rank on localhost, from scratch" in err
 
 
 def test_json_is_one_document_and_nothing_else(start: Start, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_starts(
         pytest.param("{", "quarantine.jsonl:1: is not JSON; ", id="damaged"),
         pytest.param(
             '{"system": "localhost", "since": "2026-01-02T03:04:05Z"}',
-            "quarantine.jsonl: phase train needs 1 systems, but 0 of its 1 are usable; in quarantine: localhost. ",
+            "quarantine.jsonl: phase train needs 1 system, but 0 of its 1 are usable; in quarantine: localhost. ",
             id="too-few-systems",
         ),
     ],

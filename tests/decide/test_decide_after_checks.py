@@ -146,6 +146,11 @@ def test_the_reason_says_that_suspicion_changed_the_action(decisions):
     assert "s1 is suspect after 3 failures" in decisions(POLICY, *[DATA_ON_1] * 3)[-1].reason
 
 
+def test_one_failure_is_one_failure(decisions):
+    told = decisions(replace(POLICY, suspect_limit=1), DATA_ON_1)[-1].reason
+    assert "s1 is suspect after 1 failure, s1 isolated" in told
+
+
 # -- max-restarts ----------------------------------------------------------------------------------
 
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from prefect_ft.amounts import count
+
 AGENT_TASKS = 2
 """Processes and threads of an agent: itself, and the one that verifies checkpoints."""
 
@@ -58,7 +60,7 @@ def this_machine(*, is_grouped: bool) -> Machine:
 def most_ranks(machine: Machine, workers: int) -> Limit | None:
     """Return how many ranks each of so many workers may have on a machine; `None`: no limit is known."""
     limits = [
-        Limit(total // workers - AGENT_TASKS, f"{why} leaves {total} processes")
+        Limit(total // workers - AGENT_TASKS, f"{why} leaves {count(total, 'process', 'processes')}")
         for total, why in _tasks(machine)
     ]
     limits += [

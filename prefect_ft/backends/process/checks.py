@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 
+from prefect_ft.amounts import count
 from prefect_ft.backends.process.capacity import most_ranks, this_machine
 from prefect_ft.backends.process.scope import agent_prefix
 from prefect_ft.config import Phase
@@ -30,7 +31,7 @@ def check_ranks(phase: Phase, workers: int, field: str) -> None:
     limit = most_ranks(this_machine(is_grouped=not agent_prefix()), workers)
     if limit is None or ranks <= limit.ranks:
         return
-    where = f"{ranks} ranks" if workers == 1 else f"{ranks} ranks in each of {workers} workers"
+    where = count(ranks, "rank") if workers == 1 else f"{count(ranks, 'rank')} in each of {workers} workers"
     remedy = (
         f"write {limit.ranks} or fewer, or raise it"
         if limit.ranks > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from prefect_ft.amounts import count
 from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, run
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.script import options
@@ -30,12 +31,13 @@ def check(infrastructure: SlurmInfrastructure, field: str) -> None:
         raise ConfigError(f"Slurm refuses it: {result.err or result.out}", field=field)
 
 
-def check_room(infrastructure: SlurmInfrastructure, count: str, field: str) -> None:
-    """Raise ConfigError where the allocation around has too few nodes; `count` is their number."""
+def check_room(infrastructure: SlurmInfrastructure, nodes: str, field: str) -> None:
+    """Raise ConfigError where the allocation around has too few nodes; `nodes` is their number."""
     wanted = infrastructure.nodes if infrastructure.nodes is not None else infrastructure.spares + 1
-    if count.isdecimal() and wanted > int(count):
+    if nodes.isdecimal() and wanted > int(nodes):
         name = "nodes" if infrastructure.nodes is not None else "spares"
-        raise ConfigError(f"the allocation around has {count} nodes; write fewer", field=f"{field}.{name}")
+        has = count(int(nodes), "node")
+        raise ConfigError(f"the allocation around has {has}; write fewer", field=f"{field}.{name}")
 
 
 def check_partition(names: str, known: set[str] | None, field: str) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+from prefect_ft.amounts import count
 from prefect_ft.backends.kind import Tenure
 from prefect_ft.backends.slurm.allocations import Allocation, Allocations, job_of, parts_of
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
@@ -80,7 +81,7 @@ class Growth:
             if self._added_nothing():
                 self._give_up("the nodes of the last further job cannot be used")
             elif missing > 0 and self._is_worth_it():
-                nodes = f"{missing} more node{'' if missing == 1 else 's'}"
+                nodes = count(missing, "more node")
                 self.notices.append(f"job {self._submit(missing)} asks for {nodes}")
             return None
         allocation = self._allocations.of_job(job)
@@ -162,10 +163,10 @@ def growing(
     def look() -> None:
         nonlocal failed
         while not left.wait(LOOK_S) and not growth.is_given_up:
-            if (count := workers()) is None:
+            if (running := workers()) is None:
                 continue
             try:
-                arrived = growth.look(count)
+                arrived = growth.look(running)
             except (BackendError, OSError) as exc:
                 failed += 1
                 if failed == MAX_FAILURES:
@@ -188,7 +189,7 @@ def growing(
 
 
 def further(
-    given: SlurmInfrastructure, count: int, ends_s: float | None, *, env: Mapping[str, str]
+    given: SlurmInfrastructure, nodes: int, ends_s: float | None, *, env: Mapping[str, str]
 ) -> SlurmInfrastructure:
     """Return the request for a job of so many further nodes, which ends with the allocation that ends at `ends_s`.
 
@@ -200,5 +201,5 @@ def further(
     }
     time_limit = given.time if ends_s is None else str(max(1, math.ceil((ends_s - epoch_now()) / 60.0)))
     options = {name: value for name, value in given.sbatch.items() if name not in ("nodelist", "nodefile")}
-    changed = {"nodes": count, "spares": 0, "time": time_limit, "sbatch": options}
+    changed = {"nodes": nodes, "spares": 0, "time": time_limit, "sbatch": options}
     return given.model_copy(update={**changed, **around})

@@ -6,6 +6,7 @@ import logging
 import time
 from pathlib import Path
 
+from prefect_ft.amounts import count
 from prefect_ft.backends.slurm.allocations import Allocations, job_of, jobs_left, recorded_in
 from prefect_ft.backends.slurm.commands import Slurm
 from prefect_ft.clock import utc_at
@@ -27,8 +28,7 @@ def standing(run_root: Path) -> list[str]:
     found = None if name is None else allocations.named(name)
     if found is not None and not allocations.has_ended(found.name):
         until = "" if found.ends_s is None else f" until {utc_at(found.ends_s)}"
-        count = len(found.nodes)
-        lines.append(f"Slurm job {found.job}: {count} node{'' if count == 1 else 's'}{until}")
+        lines.append(f"Slurm job {found.job}: {count(len(found.nodes), 'node')}{until}")
     lines += [f"Slurm job {job} is in the queue: squeue --start -j {job}" for job in allocations.waiting]
     return lines
 

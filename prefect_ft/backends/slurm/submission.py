@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from prefect_ft.amounts import count
 from prefect_ft.backends.kind import SUCCESSOR_OF, Place
 from prefect_ft.backends.slurm.allocations import Allocations
 from prefect_ft.backends.slurm.commands import Slurm
@@ -55,8 +56,8 @@ class Submission:
         self._allocations.begin_submission(more_for=more_for)
         job = self._slurm.submit([*words, *more, str(path)])
         self._allocations.note(job)
-        count = (given.nodes or 1) + given.spares
-        tell(Notice(text=f"submitted job {job} to Slurm: {count} node{'' if count == 1 else 's'}"))
+        nodes = count((given.nodes or 1) + given.spares, "node")
+        tell(Notice(text=f"submitted job {job} to Slurm: {nodes}"))
         return job
 
     def start_holder(self, payload: Path) -> None:

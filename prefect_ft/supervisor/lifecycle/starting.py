@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from prefect_ft.amounts import count
 from prefect_ft.decide import initial_placement, set_aside
 from prefect_ft.errors import BackendError, TenureEndedError
 from prefect_ft.model import Decision
@@ -63,8 +64,8 @@ class Starting:
             return Go("backing-off", Until(lambda: not decision.delay_s, ctx.now_s + decision.delay_s))
         placement = initial_placement(ctx.plan.policy)
         if placement is None:
-            workers = ctx.plan.policy.workers
-            raise BackendError(f"phase {ctx.plan.phase}: too few usable systems for {workers} workers")
+            workers = count(ctx.plan.policy.workers, "worker")
+            raise BackendError(f"phase {ctx.plan.phase}: too few usable systems for {workers}")
         ctx.placement = placement
         self._place()
         return Go("backing-off", Until(lambda: True))

@@ -270,7 +270,8 @@ def _changes(name: str, before: Optional[_State], now: _State) -> Iterator[Fault
         return
     if now.ecc is not None and before.ecc is not None and now.ecc > before.ecc:
         more = now.ecc - before.ecc
-        yield Fault(name, "ecc-uncorrected", None, f"NVML: {more} more uncorrected ECC errors {where}")
+        errors = "error" if more == 1 else "errors"
+        yield Fault(name, "ecc-uncorrected", None, f"NVML: {more} more uncorrected ECC {errors} {where}")
     for link, (was_active, is_active) in enumerate(zip(before.links, now.links)):
         if was_active and not is_active:
             yield Fault(name, "nvlink-down", None, f"NVML: NVLink {link} has gone down {where}")
