@@ -258,6 +258,15 @@ def test_what_a_cpu_build_lacks_is_advised_for_machines_with_and_without_gpus(
     assert advised in match.signature.hint
 
 
+def test_the_hint_of_a_plain_runtime_error_blames_neither_the_program_nor_a_library() -> None:
+    match = OURS.find(("RuntimeError: no more shards",), is_raised=True)
+    assert match is not None
+    assert (match.signature.id, "in the program or in a library" in match.signature.hint) == (
+        "py-runtime",
+        True,
+    )
+
+
 def test_own_entries_come_first_and_replace_ours() -> None:
     same_line = read_entry({**ENTRY, "pattern": "No module named"})
     same_id = read_entry({**ENTRY, "id": OURS.signatures[-1].id})
