@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prefect_ft.amounts import count
 from prefect_ft.decide import rules
+from prefect_ft.decide.classify.launchers import was_killed
 from prefect_ft.decide.reasons import signal_name
 from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.model import AFTER_FAILURES, RESTARTS, Action, Counters, FailureClass, Incident, Kind
@@ -155,7 +156,7 @@ def what(event: Event) -> str:
     """Return what happened, and where."""
     incident = event.judged.incident
     text = _KINDS.get(incident.kind) or _CLASSES[incident.failure_class or "unknown"]
-    if incident.signal is not None and incident.failure_class in ("unknown", None):
+    if incident.failure_class in ("unknown", None) and (incident.signal is not None or was_killed(incident)):
         text = "A training process was killed"
     details = list(_details(incident, event.where))
     return text + (f" ({', '.join(details)})" if details else "")
@@ -172,6 +173,8 @@ def _details(incident: Incident, where: tuple[str, ...]) -> Iterator[str]:
         yield f"on {' and '.join(where)}"
     if incident.signal is not None:
         yield signal_name(incident.signal)
+    elif was_killed(incident):
+        yield "SIGKILL"
     elif incident.exit_code:
         yield f"exit code {incident.exit_code}"
 

@@ -243,6 +243,26 @@ def test_a_rank_that_was_killed_is_told_by_the_line_that_says_so():
 
 
 @pytest.mark.parametrize(
+    ("how", "rule"),
+    [
+        ("died with <Signals.SIGKILL: 9>", "signal"),
+        ("returned non-zero exit status 137", "signal"),
+        ("returned non-zero exit status 1", "subprocess-failed"),
+    ],
+)
+def test_a_kill_ends_what_a_launcher_had_started_only_where_it_ends_the_launcher(how, rule):
+    steps = [f"step {step} loss 2.{step}" for step in range(40)]
+    raised = threw(f"subprocess.CalledProcessError: Command '['python', 'train.py']' {how}.")
+
+    def rule_of(lines):
+        evidence = classify({"a.log": lines}, exit_code=1).evidence
+        return evidence.rule if evidence is not None else None
+
+    assert rule_of([*steps, *raised]) == rule
+    assert rule_of([*raised, *steps]) != "signal"
+
+
+@pytest.mark.parametrize(
     ("lines", "exit_code", "confidence"),
     [
         pytest.param(threw("ValueError: x", f"{LIBRARY}/acme/run.py f"), 1, "low", id="a-library-s-value"),

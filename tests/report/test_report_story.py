@@ -9,6 +9,7 @@ from dataclasses import replace
 from html import unescape
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from past_runs import PAST_RUNS, Telling, came_through, gave_up, hung, write
@@ -175,6 +176,46 @@ def test_what_happened_why_and_what_it_cost_is_said_in_the_terminal_and_on_the_p
     story = told(make(), now_t=now_t)
     for shown in (words_of(page(story)), re.sub(r"\s+", " ", printed(story))):
         assert [each for each in said if each.replace("`", "") not in shown.replace("`", "")] == []
+
+
+def ended(**fields: Any) -> Story:
+    run = Telling(Policy(systems=("node-a",), workers=1, max_num_restarts=3))
+    run.end_attempt(9.0, step=None, reached=run.attempt(0.0, saved_every=9, until=9.0), worker=0, **fields)
+    return told(run)
+
+
+KILLED = "A training process was killed (rank 0, on node-a, SIGKILL)"
+TORCHRUN = (
+    "E1122 21:20:14.375 21867 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 21912) of binary: python"
+)
+TABLE = "  exitcode  : -9 (pid: 21912)"
+DEEPSPEED = (
+    "[2025-03-01 10:01:00,020] [ERROR] [launch.py:325:sigkill_handler] ['t.py'] exits with return code = -9"
+)
+ACCELERATE = "subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.SIGKILL: 9>."
+UNKNOWN = "A training process ended for an unknown reason (rank 0, on node-a, exit code 1)"
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "end", "expected"),
+    [
+        pytest.param("signal", "ended by SIGKILL", {"signal": 9}, KILLED, id="the-rank-itself"),
+        pytest.param("signal", TORCHRUN, {"exit_code": 1}, KILLED, id="under-torchrun"),
+        pytest.param(
+            "elastic-child-failed", TABLE, {"exit_code": 1}, KILLED, id="in-the-words-of-an-earlier-release"
+        ),
+        pytest.param("signal", DEEPSPEED, {"exit_code": 247}, KILLED, id="under-deepspeed"),
+        pytest.param("signal", ACCELERATE, {"exit_code": 1}, KILLED, id="under-accelerate"),
+        pytest.param("shell-killed", "Killed", {"exit_code": 137}, KILLED, id="under-a-shell"),
+        pytest.param("exit-code", "exit code 1", {"exit_code": 1}, UNKNOWN, id="nothing-says-so"),
+        pytest.param("signal", TORCHRUN.replace("-9", "-10"), {"exit_code": 1}, UNKNOWN, id="another-signal"),
+    ],
+)
+def test_a_process_that_was_killed_is_told_alike_whoever_had_started_it(
+    rule: str, text: str, end: dict[str, int], expected: str
+) -> None:
+    evidence = Evidence(rule=rule, text=text, file="rank0", line=7)
+    assert expected in printed(ended(failure_class="unknown", evidence=evidence, **end))
 
 
 def test_each_restart_has_its_stages_in_the_terminal_and_on_the_page() -> None:

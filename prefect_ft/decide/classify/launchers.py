@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from signal import Signals
 from typing import NamedTuple
 
+from prefect_ft.decide.classify.exits import signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
+from prefect_ft.model import Incident
 
-__all__ = ["FirstEnd", "first_end", "is_of_rank", "rank_named_first", "reports_end"]
+__all__ = ["FirstEnd", "first_end", "is_of_rank", "rank_named_first", "reports_end", "was_killed"]
 
 _LINE = re.compile(
     r"failed \(exitcode: (-?\d+)\) local_rank: |\bexits with return code = (-?\d+)$"
     r"|^Container .{0,40} status failed cmd .{0,2000} code (-?\d+) log "
 )
 """What torchrun and the launchers of DeepSpeed and Paddle print as it happens."""
+
+_RAISED_BY_KILL = re.compile(
+    r"\bCalledProcessError: .* (?:died with <Signals\.SIGKILL: 9>|returned non-zero exit status 137)\.$"
+)
+"""What accelerate ends with where the one process that it started was killed, or the shell that had started it."""
 
 _ROOT = "Root Cause (first observed failure)"
 _ROW = re.compile(r"\bexitcode +: (-?\d+) \(pid")
@@ -26,6 +34,9 @@ _TABLE_LINES = 12
 _RANK_PREFIX = re.compile(r"\[(rank|default)(\d+)\]")
 _RAISED = 1
 """The exit code after an exception, which is in the rank's own output."""
+
+_BY_STATUS = ("signal", "shell-killed")
+"""Rules of verdicts on how a process ended: its status, and a shell's word for it."""
 
 
 class FirstEnd(NamedTuple):
@@ -51,24 +62,44 @@ def _ends(log: LogFindings) -> Iterable[FirstEnd]:
     for finding in log.findings:
         if _ROOT in finding.text:
             table_begun[finding.rank] = finding.order
-        found = _LINE.search(finding.text)
-        if found is None and 0 < finding.order - table_begun.get(finding.rank, finding.order) <= _TABLE_LINES:
-            found = _ROW.search(finding.text)
-        if found is not None:
-            end = FirstEnd(_code_of(found), log, finding)
+        is_row = 0 < finding.order - table_begun.get(finding.rank, finding.order) <= _TABLE_LINES
+        code = _end_in(finding.text, is_row=is_row)
+        if code is None and _is_last(finding, log) and _RAISED_BY_KILL.search(finding.text):
+            code = -Signals.SIGKILL
+        if code is not None:
+            end = FirstEnd(code, log, finding)
             known = last.get(finding.rank)
             last[finding.rank] = known if known and known.exit_code == end.exit_code else end
     return last.values()
 
 
+def _is_last(finding: Finding, log: LogFindings) -> bool:
+    """Return whether a log ends with a finding: an exception that was caught is no end."""
+    return bool(log.tail) and finding.line >= log.number_of_tail(len(log.tail) - 1)
+
+
 def reports_end(finding: Finding) -> bool:
     """Return whether a report says how a rank ended, other than by an exception."""
-    found = _LINE.search(finding.text) or _ROW.search(finding.text)
-    return found is not None and _code_of(found) not in (0, _RAISED)
+    return _end_in(finding.text, is_row=True) not in (None, 0, _RAISED)
 
 
-def _code_of(found: re.Match[str]) -> int:
-    return int(next(filter(None, found.groups())))
+def was_killed(incident: Incident) -> bool:
+    """Return whether SIGKILL ended the rank of an incident, or what a launcher or a shell had started as that rank."""
+    evidence = incident.evidence
+    if incident.signal is not None or evidence is None:
+        return incident.signal == Signals.SIGKILL
+    is_by_status = evidence.rule in _BY_STATUS and signal_of(incident.exit_code, None) == Signals.SIGKILL
+    return is_by_status or _says_killed(evidence.text)
+
+
+def _says_killed(text: str) -> bool:
+    return _end_in(text, is_row=True) == -Signals.SIGKILL or _RAISED_BY_KILL.search(text) is not None
+
+
+def _end_in(text: str, *, is_row: bool) -> int | None:
+    """Return the exit code that a line tells; `is_row`: it may be one of torchrun's table."""
+    found = _LINE.search(text) or (_ROW.search(text) if is_row else None)
+    return int(next(filter(None, found.groups()))) if found is not None else None
 
 
 def rank_named_first(log: LogFindings) -> tuple[str, str] | None:

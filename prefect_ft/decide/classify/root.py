@@ -191,7 +191,9 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     if complaint is not None and _is_best(complaint, chosen, exit_finding):
         return _complaint_verdict(complaint, logs)
     if chosen is not None and (
-        _says_more(exit_finding, chosen, exit_code, signal) or _came_first(reported, chosen)
+        _says_more(exit_finding, chosen, exit_code, signal)
+        or _came_first(reported, chosen)
+        or _is_of_killed(reported, chosen)
     ):
         chosen = None if exit_finding is not None else _reported(logs, candidates)
     if chosen is not None:
@@ -337,6 +339,11 @@ def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
         return False  # a watchdog aborts its own process
     is_later = log is reported.log and first.order > reported.finding.order
     return weight(first) >= CASCADE or is_later
+
+
+def _is_of_killed(reported: FirstEnd | None, place: _Place) -> bool:
+    """Return whether all that is known is a launcher's report of a kill: then it is told like the kill of a rank."""
+    return reported is not None and reported.exit_code == -Signals.SIGKILL and weight(place[1]) == REPORT
 
 
 def _is_at_end(log: LogFindings, finding: Finding) -> bool:
