@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +25,12 @@ from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import read_lines
-from prefect_ft.journal.records import DecisionLine
+from prefect_ft.journal.records import ComebackLine, DecisionLine
 from prefect_ft.observe import Fact, Notice, observed_by
 from prefect_ft.orchestrate.earlier import summary_of
 from prefect_ft.orchestrate.phase import PhaseExecution
 from prefect_ft.orchestrate.run import begin_run, conclude, end_unwatched, held, job_of
-from prefect_ft.run import Holding, vacancy
+from prefect_ft.run import Holding, lease, vacancy
 from prefect_ft.run.quarantine import Quarantined, add, read, release
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
 
@@ -65,9 +67,10 @@ def job_in(directory: Path, *commands: str, keep_copies: bool = False, **fields:
     return JobConfig.model_validate({**known, "phases": phases, **fields}).at(directory)
 
 
-def and_die(supervisor: Supervisor) -> None:
+def and_die(supervisor: Supervisor, after_s: float = 0.0) -> None:
     """Start an attempt, and end as somebody does who is ended from outside."""
     supervisor.start()
+    time.sleep(after_s)
     raise SystemExit
 
 
@@ -217,17 +220,43 @@ def test_whoever_ends_all_processes_is_named_where_workers_are_some(
     assert [fact.text for fact in facts if isinstance(fact, Notice)] == told
 
 
+QUIET_S = 0.5
+"""For how long a journal gets no line before its orchestrator goes."""
+
+
 def test_a_comeback_is_told(tmp_path: Path) -> None:
     job = job_in(tmp_path, "sleep 1000")
-    leave(job)
+    with begun(job) as (holding, stop), pytest.raises(SystemExit):
+        PhaseExecution(job, 0, holding, stop).execute(lambda supervisor: and_die(supervisor, QUIET_S))
     facts: list[Fact] = []
     with gone_on_with(job) as (holding, stop), observed_by(facts.append):
         stop.ask("enough")
         PhaseExecution(job, 0, holding, stop).execute(to_the_end)
     told = [fact.text for fact in facts if isinstance(fact, Notice)]
     assert len(told) == 1
-    assert told[0].startswith("p0: back after ")
-    assert told[0].endswith(" s: attempt 1 goes on, 1 worker found")
+    assert re.fullmatch(r"p0: back after \d+\.\d s: attempt 1 goes on, 1 worker found", told[0])
+    directory = holding.run.directory_of(0)
+    assert directory is not None
+    (line,) = (each for each in read_lines(directory / "journal.jsonl") if isinstance(each, ComebackLine))
+    assert line.silent_s is not None
+    assert line.unwatched_s is not None
+    assert line.silent_s - line.unwatched_s > QUIET_S / 2, "the journal was silent while somebody watched, too"
+
+
+def test_a_comeback_from_another_machine_tells_only_what_its_journal_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_in(tmp_path, "sleep 1000")
+    leave(job)
+    monkeypatch.setattr(lease, "boot_id", lambda: "another")
+    facts: list[Fact] = []
+    with gone_on_with(job) as (holding, stop), observed_by(facts.append):
+        stop.ask("enough")
+        PhaseExecution(job, 0, holding, stop).execute(to_the_end)
+    (told,) = (fact.text for fact in facts if isinstance(fact, Notice))
+    assert re.fullmatch(
+        r"p0: back after \d+\.\d s without a line in the journal: attempt 1 goes on, 1 worker found", told
+    )
 
 
 # -- what goes wrong on the way back ------------------------------------------------------------------

@@ -294,6 +294,7 @@ class ComebackLine(Line):
     goes_on: bool | None = absent(ANY_FLAG)
     adopted: tuple[int, ...] | None = absent(ANY_COUNTS)
     left: tuple[int, ...] | None = absent(ANY_COUNTS)
+    unwatched_s: float | None = absent(ANY_TIME)
     format: int | None = absent(ANY_COUNT)
     version: str | None = absent(ANY_TEXT)
 

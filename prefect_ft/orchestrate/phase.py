@@ -113,6 +113,7 @@ class PhaseExecution:
             stop=stop,
             check=holding.lease.check,
             gate=self._gate,
+            free_since_s=holding.lease.free_since_s,
         )
 
     @property

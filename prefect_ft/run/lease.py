@@ -22,7 +22,7 @@ from typing import Any
 from prefect_ft.clock import BootClock
 from prefect_ft.errors import LeaseLostError, RunHeldError
 from prefect_ft.files import read_json, write_json
-from prefect_ft.run.owner import Owner, this_process
+from prefect_ft.run.owner import Owner, boot_id, this_process
 
 EPOCHS = "epochs"
 LEASE = "lease.json"
@@ -127,9 +127,20 @@ class Claims:
 class Lease:
     """The holder's side of a claim."""
 
-    def __init__(self, claims: Claims, claim: Claim, time_s: float, clock: BootClock) -> None:
-        """`time_s` is how long a holder may be silent before it counts as dead."""
-        self.claim, self.time_s = claim, time_s
+    def __init__(
+        self,
+        claims: Claims,
+        claim: Claim,
+        time_s: float,
+        clock: BootClock,
+        *,
+        free_since_s: float | None = None,
+    ) -> None:
+        """`time_s` is how long a holder may be silent before it counts as dead.
+
+        `free_since_s` is when the holder before gave its last sign of life, as `last_sign_s` returns it.
+        """
+        self.claim, self.time_s, self.free_since_s = claim, time_s, free_since_s
         self._claims, self._clock = claims, clock
         self._beats = 0
 
@@ -211,14 +222,26 @@ def _left(claim: Claim, pulse: Mapping[str, Any], term_s: float, clock: BootCloc
     return float(pulse.get("at_s", claim.at_s)) + term_s - clock.now()
 
 
+def last_sign_s(claims: Claims, claim: Claim) -> float | None:
+    """Return when a holder gave its last sign of life, in seconds of this machine's CLOCK_BOOTTIME; raises OSError.
+
+    `None`: it held the lease on another machine, or in another boot of this one.
+    """
+    if claim.owner is None or claim.owner.boot != boot_id():
+        return None
+    pulse = claims.pulse(claim.run_id)
+    return float(pulse.get("at_s", claim.at_s)) if pulse.get("epoch") == claim.epoch else claim.at_s
+
+
 def take(claims: Claims, after: Claim | None, run_id: str, time_s: float, clock: BootClock) -> Lease:
     """Take the epoch after the one that was found free; raises RunHeldError if another process was faster.
 
     Raises OSError where the directory cannot be written.
     """
     claim = Claim((after.epoch if after else 0) + 1, run_id, this_process(), clock.now())
+    free_since_s = last_sign_s(claims, after) if after is not None and after.run_id == run_id else None
     if not claims.take(claim):
         highest = claims.highest()
         holder = str(highest.owner) if highest and highest.owner else "another process"
         raise RunHeldError(highest.run_id if highest else run_id, holder)
-    return Lease(claims, claim, time_s, clock)
+    return Lease(claims, claim, time_s, clock, free_since_s=free_since_s)

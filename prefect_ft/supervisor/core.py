@@ -59,9 +59,12 @@ class Supervisor:
         stop: StopRequest,
         check: Callable[[], None],
         gate: Gate | None = None,
+        free_since_s: float | None = None,
         driven_by: Callable[..., Driver] = Driver,
     ) -> None:
         """`epoch` is the orchestrator's: agents obey the highest that they have seen.
+
+        `free_since_s` is when the orchestrator before gave its last sign of life, in seconds of CLOCK_BOOTTIME.
 
         `check` raises LeaseLostError once the run belongs to another orchestrator. `gate` approves decisions.
         `driven_by` creates the driver: with sockets and threads, or a simulated one.
@@ -79,7 +82,7 @@ class Supervisor:
             loss=lambda worker: self._loss(worker.system, worker),
             all_look=plan.saves is not None and plan.saves.is_local,
         )
-        self._lifecycle = self._build_context(log, Gang(self._roster, key), epoch, gate)
+        self._lifecycle = self._build_context(log, Gang(self._roster, key), epoch, free_since_s, gate)
         self._driver = driven_by(
             self._lifecycle,
             backend,
@@ -89,7 +92,9 @@ class Supervisor:
             check=check,
         )
 
-    def _build_context(self, log: RunLog, gang: Gang, epoch: int, gate: Gate | None) -> Lifecycle:
+    def _build_context(
+        self, log: RunLog, gang: Gang, epoch: int, free_since_s: float | None, gate: Gate | None
+    ) -> Lifecycle:
         plan, journal, clock, roster = self.plan, self.journal, self.clock, self._roster
         saves = Saves()
         parts = Parts() if plan.saves is not None and plan.saves.is_local else None
@@ -120,6 +125,7 @@ class Supervisor:
         context = Context(
             plan=plan,
             epoch=epoch,
+            free_since_s=free_since_s,
             roster=roster,
             gang=gang,
             listener=listener,

@@ -17,11 +17,15 @@ from prefect_ft.supervisor.events import AgentStanding
 
 @dataclass(frozen=True, slots=True)
 class Comeback:
-    """The return of an orchestrator of a new epoch to a phase, after `silent_s` without a line in its journal."""
+    """The return of an orchestrator of a new epoch to a phase, after `silent_s` without a line in its journal.
+
+    `unwatched_s` is for how long there was none; None: unknown.
+    """
 
     epoch: int
     by_hand: bool
     silent_s: float
+    unwatched_s: float | None
 
     def record(
         self,
@@ -45,6 +49,7 @@ class Comeback:
             goes_on=found.watched is not None,
             adopted=tuple(reached),
             left=tuple(worker for worker in sorted(agents) if worker not in reached),
+            unwatched_s=None if self.unwatched_s is None else round(self.unwatched_s, 3),
             **written_by("journal"),
         )
         journal.append(line, t=clock.now())
@@ -52,4 +57,11 @@ class Comeback:
             journal.append(found.note, t=clock.now())
         what = f"attempt {found.attempt} goes on" if found.watched is not None else "nothing was running"
         workers = count(len(reached), "worker")
-        tell(Notice(text=f"{phase}: back after {self.silent_s:.1f} s: {what}, {workers} found"))
+        tell(Notice(text=f"{phase}: back after {self._gone}: {what}, {workers} found"))
+
+    @property
+    def _gone(self) -> str:
+        """How long nobody watched, or what is known of that."""
+        if self.unwatched_s is not None:
+            return f"{self.unwatched_s:.1f} s"
+        return f"{self.silent_s:.1f} s without a line in the journal"

@@ -85,8 +85,8 @@ EXAMPLES: list[Line] = [
     ReportLine(source="attempt 1 rank 0 report 1", report=Incident(t=0, kind="preempted", systems=("s0", "s1"))),
     WARM,
     ComebackLine(
-        epoch=2, by_hand=False, silent_s=3.25, attempt=None, goes_on=True, adopted=(0,), left=(1,), format=1,
-        version="0.1",
+        epoch=2, by_hand=False, silent_s=3.25, attempt=None, goes_on=True, adopted=(0,), left=(1,), unwatched_s=1.5,
+        format=1, version="0.1",
     ),
     TenureLine(name="slurm-17", systems=("n0", "n1"), until=UTC),
     HandOverLine(attempt=2, reason="slurm-17 ends", is_clean=True, had_ended=False, step=5, ended_t=1.25),

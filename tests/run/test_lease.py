@@ -138,6 +138,27 @@ def test_a_sign_of_life_from_another_machine_is_enough_to_refuse(
     assert clock.at_s < 1000 + TIME_S
 
 
+def test_since_when_a_lease_was_free_is_known_on_the_machine_of_its_holder(
+    claims: Claims, clock: SimulatedClock, dead: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "boot_id", lambda: "boot")
+    assert take(claims, None, RUN, TIME_S, clock).free_since_s is None
+    for number, boot, renewed_s, expected in [
+        (1, "boot", 3.0, 1003.0),
+        (2, "boot", None, 1103.0),
+        (3, "another", 3.0, None),
+    ]:
+        holder = held_by(claims, clock, number, boot)
+        if renewed_s is not None:
+            clock.at_s += renewed_s
+            holder.renew()
+        clock.at_s += 100.0
+        dead.add(number)
+        found = wait_until_free(claims, TIME_S, clock)
+        assert take(claims, found, RUN, TIME_S, clock).free_since_s == expected
+    assert take(claims, claims.highest(), "run-2", TIME_S, clock).free_since_s is None
+
+
 def test_of_two_that_find_it_free_one_is_too_late(claims: Claims, clock: SimulatedClock) -> None:
     take(claims, None, RUN, TIME_S, clock)
     with pytest.raises(RunHeldError, match="held by process"):

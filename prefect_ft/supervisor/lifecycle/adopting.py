@@ -40,7 +40,7 @@ class Adopting:
     def begin(self, found: Sequence[Found], *, by_hand: bool) -> Step:
         """Connect to the agents of these workers."""
         ctx = self._context
-        self._comeback = Comeback(ctx.epoch, by_hand=by_hand, silent_s=ctx.clock.now() - ctx.journal.last_t)
+        self._comeback = self._back(by_hand=by_hand)
         ctx.saves.recall(ctx.journal.lines, set_aside(ctx.plan.policy, ctx.journal.history()))
         newest = {each.worker.number: each for each in found}
         for number, each in newest.items():
@@ -86,7 +86,7 @@ class Adopting:
             ctx.parts.recall(lines, ctx.clock.epoch() - ctx.clock.now())
         found = standing(lines, {}, ctx.plan.phase_index, ctx.plan.ranks_per_worker)
         ctx.number, ctx.last_started = found.attempt, found.attempt or None
-        back = Comeback(ctx.epoch, by_hand=by_hand, silent_s=ctx.clock.now() - ctx.journal.last_t)
+        back = self._back(by_hand=by_hand)
         back.record(ctx.plan.phase, Standing(found.attempt), {}, (), journal=ctx.journal, clock=ctx.clock)
         to_judge = incidents(
             move,
@@ -105,6 +105,17 @@ class Adopting:
             elif not decision.interrupts_nothing:
                 break
         return decision
+
+    def _back(self, *, by_hand: bool) -> Comeback:
+        """Return the comeback that begins now."""
+        ctx = self._context
+        now, since_s = ctx.clock.now(), ctx.free_since_s
+        return Comeback(
+            ctx.epoch,
+            by_hand=by_hand,
+            silent_s=now - ctx.journal.last_t,
+            unwatched_s=None if since_s is None else max(0.0, now - ctx.clock.at(int(since_s * 1e9))),
+        )
 
     def _adopt_attempt(self, found: Standing, placement: tuple[str, ...]) -> None:
         """Restore the state of an attempt as if it had been watched all the time."""

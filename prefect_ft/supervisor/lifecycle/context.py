@@ -27,10 +27,15 @@ from prefect_ft.worker.protocol import Token
 
 @dataclass(slots=True)
 class Context:
-    """One phase: its state, and the services for it. `epoch` is the orchestrator's."""
+    """One phase: its state, and the services for it. `epoch` is the orchestrator's.
+
+    `free_since_s` is when the orchestrator before gave its last sign of life, in seconds of CLOCK_BOOTTIME; None:
+    unknown, or there was none.
+    """
 
     plan: PhasePlan
     epoch: int
+    free_since_s: float | None
     roster: Roster
     gang: Gang
     listener: Listener
