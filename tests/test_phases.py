@@ -240,7 +240,9 @@ def test_a_comeback_is_told(tmp_path: Path) -> None:
     (line,) = (each for each in read_lines(directory / "journal.jsonl") if isinstance(each, ComebackLine))
     assert line.silent_s is not None
     assert line.unwatched_s is not None
-    assert line.silent_s - line.unwatched_s > QUIET_S / 2, "the journal was silent while somebody watched, too"
+    assert line.silent_s - line.unwatched_s > QUIET_S / 2, (
+        "the journal was silent while somebody watched, too"
+    )
 
 
 def test_a_comeback_from_another_machine_tells_only_what_its_journal_shows(

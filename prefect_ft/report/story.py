@@ -14,7 +14,15 @@ from typing import NamedTuple
 from prefect_ft.decide.incidents import places
 from prefect_ft.journal.attempts import PARTS, AttemptSummary, Gang, Judged, Span, Timeline, timeline_of
 from prefect_ft.journal.lines import head_of
-from prefect_ft.journal.records import FIRST_STEP, AttemptLine, CameUpLine, CheckpointLine, Line, OddValueLine
+from prefect_ft.journal.records import (
+    FIRST_STEP,
+    AttemptLine,
+    CameUpLine,
+    CheckpointLine,
+    ComebackLine,
+    Line,
+    OddValueLine,
+)
 from prefect_ft.journal.summary import HangSummary, PhaseSummary, reached_t, summarise
 from prefect_ft.model import RESTARTS
 from prefect_ft.report.advice import Advice, advise
@@ -109,6 +117,14 @@ class Hang:
     text: str | None
 
 
+class Comeback(NamedTuple):
+    """The return of an orchestrator after one had gone: its time, and its line of the journal."""
+
+    t: float
+    phase: str
+    line: ComebackLine
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStory:
     """One phase, from `start` to `end`."""
@@ -139,6 +155,7 @@ class Story:
     lanes: tuple[Lane, ...]
     events: tuple[Event, ...]
     hangs: tuple[Hang, ...]
+    comebacks: tuple[Comeback, ...]
     advice: Advice
     silent_s: float
 
@@ -196,6 +213,7 @@ def story_of(phases: Sequence[PhaseJournal]) -> Story:
         lanes=_lanes(parts),
         events=_numbered(parts),
         hangs=tuple(hang for part in parts for hang in _hangs(part)),
+        comebacks=tuple(each for part in parts for each in _comebacks(part)),
         advice=advise((part.journal.lines, part.timeline) for part in parts),
         silent_s=begun[-1].silent_s if begun else 0.0,
     )
@@ -384,3 +402,11 @@ def _hangs(part: _Part) -> list[Hang]:
         )
         for summary in part.story.summary.hangs
     ]
+
+
+# -- orchestrators ----------------------------------------------------------------------------------
+
+
+def _comebacks(part: _Part) -> list[Comeback]:
+    lines = (line for line in part.journal.lines if isinstance(line, ComebackLine))
+    return [Comeback(part.story.start + line.t, part.story.name, line) for line in lines]

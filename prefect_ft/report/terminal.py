@@ -23,6 +23,7 @@ from prefect_ft.report.words import (
     PART_NAMES,
     advice_lines,
     advisor_said,
+    comebacks,
     cost,
     done,
     duration,
@@ -77,6 +78,9 @@ def _parts(story: Story, width: int) -> Iterator[RenderableType]:
         yield from graph
     yield _head("What happened, and what was done")
     yield from _events(story)
+    if story.comebacks:
+        yield _head("When nobody watched")
+        yield from (Padding(plain(said), (0, 0, 0, 2), expand=False) for said in comebacks(story))
     if story.hangs:
         yield _head("Where it hung")
         yield from (Padding(part, (0, 0, 0, 2), expand=False) for hang in story.hangs for part in _hang(hang))

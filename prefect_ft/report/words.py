@@ -8,6 +8,7 @@ from prefect_ft.amounts import count
 from prefect_ft.decide import rules
 from prefect_ft.decide.classify.launchers import was_killed
 from prefect_ft.decide.reasons import signal_name
+from prefect_ft.journal.records import ComebackLine
 from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.model import AFTER_FAILURES, RESTARTS, Action, Counters, FailureClass, Incident, Kind
 from prefect_ft.report.advice import Advice
@@ -19,6 +20,7 @@ __all__ = [
     "TERMS",
     "advice_lines",
     "budgets",
+    "comebacks",
     "completed_sentence",
     "cost",
     "count",
@@ -222,6 +224,38 @@ def skipped_checkpoints(event: Event) -> Iterator[str]:
     """Yield a sentence about each checkpoint that the next attempt could not resume from."""
     for name, why in event.skipped.items():
         yield f"Checkpoint {name} was damaged ({why}), so it was not used."
+
+
+def comebacks(story: Story) -> Iterator[str]:
+    """Yield when an orchestrator came back, after how long, and what it found."""
+    for t, phase, line in story.comebacks:
+        where = f", phase {phase}" if len(story.phases) > 1 else ""
+        how = "was brought back by hand" if line.by_hand else "came back by itself"
+        yield f"After {duration(t)}{where}: the orchestrator {how}{_absence(line)}. {_found(line)}."
+
+
+def _absence(line: ComebackLine) -> str:
+    """Return how long nobody watched, or what is known of that."""
+    if line.unwatched_s is not None:
+        return f" after {duration(line.unwatched_s)}"
+    return "" if line.silent_s is None else f" after {duration(line.silent_s)} without a line in its journal"
+
+
+def _found(line: ComebackLine) -> str:
+    adopted, left = len(line.adopted or ()), len(line.left or ())
+    if not line.goes_on:
+        attempt = "No attempt was running"
+    else:
+        attempt = f"Attempt {line.attempt} {'went on' if adopted else 'had ended' if left else 'was lost'}"
+    workers = []
+    if adopted:
+        ranks = f" with {'its' if adopted == 1 else 'their'} ranks" if line.goes_on else ""
+        workers.append(f"{count(adopted, 'worker was', 'workers were')} adopted{ranks}")
+    if left:
+        workers.append(
+            f"{count(left, 'worker')} had ended and left {'its' if left == 1 else 'their'} results"
+        )
+    return f"{attempt}; {', '.join(workers) or 'no worker was left'}"
 
 
 _COUNTERS: Mapping[str, str] = {

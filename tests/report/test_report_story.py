@@ -21,6 +21,7 @@ from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import AttemptLine, DecisionLine, IncidentLine
 from prefect_ft.journal.stages import STAGES
 from prefect_ft.model import Evidence, Policy
+from prefect_ft.prefect_edge.reporting.pages import recovery_page
 from prefect_ft.report import Story, read_story, timeline
 from prefect_ft.report.html import page
 from prefect_ft.report.next_steps import next_steps
@@ -30,7 +31,7 @@ from prefect_ft.report.steps import lost_area
 from prefect_ft.report.story import Climb, PhaseJournal, story_of
 from prefect_ft.report.terminal import show
 from prefect_ft.report.timeline import clusters
-from prefect_ft.report.words import duration, lead, share
+from prefect_ft.report.words import comebacks, duration, lead, share
 
 ALL = pytest.mark.parametrize("make", PAST_RUNS.values(), ids=PAST_RUNS)
 
@@ -176,6 +177,69 @@ def test_what_happened_why_and_what_it_cost_is_said_in_the_terminal_and_on_the_p
     story = told(make(), now_t=now_t)
     for shown in (words_of(page(story)), re.sub(r"\s+", " ", printed(story))):
         assert [each for each in said if each.replace("`", "") not in shown.replace("`", "")] == []
+
+
+def came_back(**fields: Any) -> Story:
+    run = hung()
+    known = {"epoch": 2, "by_hand": False, "silent_s": 610.0, "attempt": 2, "goes_on": True}
+    run.append("comeback", 6100.0, **{**known, "adopted": [0, 1], "left": [], "unwatched_s": 95.0, **fields})
+    return told(run, now_t=6200.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(
+            {},
+            "After 1 h 42 min: the orchestrator came back by itself after 95 s. Attempt 2 went on; 2 workers were "
+            "adopted with their ranks.",
+            id="it-went-on",
+        ),
+        pytest.param(
+            {"by_hand": True, "adopted": [0]},
+            "After 1 h 42 min: the orchestrator was brought back by hand after 95 s. Attempt 2 went on; 1 worker was "
+            "adopted with its ranks.",
+            id="by-hand",
+        ),
+        pytest.param(
+            {"unwatched_s": None, "adopted": [1], "left": [0]},
+            "After 1 h 42 min: the orchestrator came back by itself after 10 min 10 s without a line in its journal. "
+            "Attempt 2 went on; 1 worker was adopted with its ranks, 1 worker had ended and left its results.",
+            id="unknown-for-how-long",
+        ),
+        pytest.param(
+            {"adopted": [], "left": [0, 1]},
+            "After 1 h 42 min: the orchestrator came back by itself after 95 s. Attempt 2 had ended; 2 workers had "
+            "ended and left their results.",
+            id="it-had-ended",
+        ),
+        pytest.param(
+            {"adopted": []},
+            "After 1 h 42 min: the orchestrator came back by itself after 95 s. Attempt 2 was lost; no worker was "
+            "left.",
+            id="no-worker-was-left",
+        ),
+        pytest.param(
+            {"goes_on": False, "adopted": []},
+            "After 1 h 42 min: the orchestrator came back by itself after 95 s. No attempt was running; no worker was "
+            "left.",
+            id="nothing-was-running",
+        ),
+    ],
+)
+def test_that_the_orchestrator_was_gone_is_told_wherever_the_story_is(
+    fields: dict[str, Any], expected: str
+) -> None:
+    story = came_back(**fields)
+    assert [*comebacks(story)] == [expected]
+    for shown in (words_of(page(story)), re.sub(r"\s+", " ", printed(story)), unescape(recovery_page(story))):
+        assert expected in shown.replace("\\", "")
+        assert "When nobody watched" in shown
+
+
+def test_a_run_that_was_watched_all_the_time_has_no_word_about_it() -> None:
+    story = told(came_through())
+    assert "When nobody watched" not in words_of(page(story)) + printed(story) + recovery_page(story)
 
 
 def ended(**fields: Any) -> Story:

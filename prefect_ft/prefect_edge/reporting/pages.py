@@ -18,6 +18,7 @@ from prefect_ft.report.words import (
     PART_NAMES,
     advice_lines,
     budgets,
+    comebacks,
     cost,
     done,
     duration,
@@ -99,6 +100,9 @@ def _blocks(story: Story) -> Iterator[str]:
     yield from (_happening(event) for event in story.disturbances[-PAGE_EVENTS:])
     if not story.disturbances:
         yield "Nothing disturbed this run."
+    if story.comebacks:
+        yield "## When nobody watched"
+        yield "  \n".join(as_text(said) for said in [*comebacks(story)][-PAGE_EVENTS:])
     yield "## How often to save"
     yield " ".join(as_text(said) for said in advice_lines(story.advice))
 
