@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from prefect_ft import plaintext
-from prefect_ft.amounts import count
+from prefect_ft.amounts import count, save_noun
 from prefect_ft.console import QuietConsole, plain
 from prefect_ft.journal.lines import proposal_in
 from prefect_ft.journal.records import ProposedLine
@@ -79,7 +79,9 @@ def _status_line(summary: PhaseSummary) -> Text:
     line.append(plaintext.as_line(summary.status), style=STATUS_STYLES.get(summary.status, ""))
     by_action = ", ".join(f"{number} {action}" for action, number in summary.restarts.items())
     step = "?" if summary.final_step is None else summary.final_step
-    line.append(f" at step {step}, {count(sum(summary.restarts.values()), 'restart')}")
+    line.append(
+        f" at {save_noun(counted=summary.counted)} {step}, {count(sum(summary.restarts.values()), 'restart')}"
+    )
     line.append(f" ({by_action})" if by_action else "")
     return line.append(plain(f": {summary.reason}") if summary.status == "failed" else "")
 

@@ -63,7 +63,7 @@ class PhaseSummary:
     """The contents of summary.json.
 
     `false_alarm_ratio` is the share of verdicts after which the run resumed by itself, among those where that could
-    be observed; `None`: there are none.
+    be observed; `None`: there are none. `counted`, which is not in the file: `final_step` is the number of a version.
     """
 
     phase: str
@@ -82,10 +82,12 @@ class PhaseSummary:
     stragglers: tuple[int, ...] = ()
     warm: tuple[WarmSummary, ...] = ()
     warnings: tuple[str, ...] = ()
+    counted: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the document, `class` under its own name."""
         document = asdict(self)
+        del document["counted"]
         for attempt in document["attempts"]:
             attempt["class"] = attempt.pop("failure_class")
         return document
@@ -99,6 +101,7 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
     spent_s = _spent_s(timeline)
     decisions = [each.decision for each in timeline.judged]
     stages = stages_by_attempt(lines)
+    final_step, counted = _final_step(lines, timeline.attempts)
     return PhaseSummary(
         phase=head.phase if head is not None else "",
         run=head.run if head is not None else "",
@@ -113,7 +116,8 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
         hangs=(hangs := tuple(_hangs(lines))),
         false_alarm_ratio=_false_alarms(hangs),
         stragglers=tuple(dict.fromkeys(line.rank for line in lines if isinstance(line, StragglerLine))),
-        final_step=_final_step(lines, timeline.attempts),
+        final_step=final_step,
+        counted=counted,
         warm=_warm(lines),
         warnings=_warnings(lines),
     )
@@ -180,7 +184,10 @@ def _false_alarms(hangs: Sequence[HangSummary]) -> float | None:
     return round(sum(known) / len(known), 4) if known else None
 
 
-def _final_step(lines: Sequence[Line], attempts: Sequence[AttemptSummary]) -> int | None:
+def _final_step(lines: Sequence[Line], attempts: Sequence[AttemptSummary]) -> tuple[int | None, bool]:
+    """Return the step that a phase came to, and whether it is only the number of a checkpoint's version."""
     reported = attempts[-1].last_step if attempts else None
-    verified = [line.step for line in lines if isinstance(line, CheckpointLine)]
-    return reported if reported is not None else max(verified, default=None)
+    if reported is not None:
+        return reported, False
+    verified = [(line.step, bool(line.counted)) for line in lines if isinstance(line, CheckpointLine)]
+    return max(verified, default=(None, False))

@@ -12,6 +12,7 @@ from datetime import timedelta
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from prefect_ft.amounts import save_noun
 from prefect_ft.plaintext import as_line
 from prefect_ft.report import words
 from prefect_ft.report.advice import FORMULA, SOURCE
@@ -90,7 +91,9 @@ def _facts(event: Event, limits: Mapping[str, int | None]) -> Mapping[str, str]:
         else f"{incident.evidence.rule} {_place(event)}".strip(),
         "advisor": words.advisor_said(event),
         "blames": incident.blame,
-        "last good checkpoint": None if incident.step is None else f"step {incident.step:,}",
+        "last good checkpoint": None
+        if incident.step is None
+        else f"{save_noun(counted=incident.counted)} {incident.step:,}",
         "stage": incident.stage,
         "noticed after": words.duration(max(judged.noticed_t - judged.ended_t, 0.0)),
         "decided after": words.duration(max(judged.decided_t - judged.noticed_t, 0.0)),

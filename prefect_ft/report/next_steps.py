@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from shlex import quote
 
-from prefect_ft.amounts import count
+from prefect_ft.amounts import count, save_noun
 from prefect_ft.decide.skipping import BINDING
 from prefect_ft.report.story import LONG_SILENCE_S, Event, PhaseStory, Story
 from prefect_ft.report.words import duration
@@ -77,10 +77,11 @@ def _quoted(event: Event | None) -> str:
 
 def _from(story: Story) -> str:
     """Return what a resumed run begins with; empty where it has saved, and the last incident does not know it."""
-    steps = [event.judged.incident.step for event in story.events]
-    if not steps or steps[-1] is None:
-        return " from scratch" if all(step is None for step in steps) else ""
-    return f" from its last good checkpoint, step {steps[-1]:,}"
+    incidents = [event.judged.incident for event in story.events]
+    if not incidents or incidents[-1].step is None:
+        return " from scratch" if all(incident.step is None for incident in incidents) else ""
+    last = incidents[-1]
+    return f" from its last good checkpoint, {save_noun(counted=last.counted)} {last.step:,}"
 
 
 def _look_at_batches(phase: str, events: Sequence[Event]) -> Iterator[str]:

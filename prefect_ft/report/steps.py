@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from prefect_ft.amounts import count
+from prefect_ft.amounts import count, save_noun
 from prefect_ft.report.paint import LEFT, RIGHT, WIDTH, TimeScale, circle, line, nice_step, picture, text
 from prefect_ft.report.story import Climb, Story
 
@@ -59,8 +59,9 @@ def _climb(climb: Climb, scale: TimeScale, heights: _Heights, *, with_saves: boo
         yield f'<polygon points="{lost}" class="ft-again" fill="url(#ft-again)">{title}</polygon>'
         yield line(scale.x(end_t), heights.y(top), scale.x(end_t), heights.y(climb.kept_to), "ft-drop")
     yield f'<polyline points="{path}" class="ft-climb"/>'
+    number = save_noun(counted=climb.counted)
     for t, step in climb.saves if with_saves else ():
-        yield circle(scale.x(t), heights.y(step), 3, "ft-save", f"checkpoint of step {step:,}")
+        yield circle(scale.x(t), heights.y(step), 3, "ft-save", f"checkpoint of {number} {step:,}")
 
 
 def lost_area(climb: Climb) -> list[tuple[float, float]]:

@@ -100,11 +100,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Climb:
-    """The steps of one attempt over time; steps above `kept_to` were lost, `None`: none are known to be lost."""
+    """The steps of one attempt over time; steps above `kept_to` were lost, `None`: none are known to be lost.
+
+    `counted`: the steps of its checkpoints are the numbers of versions.
+    """
 
     points: tuple[tuple[float, int], ...]
     saves: tuple[tuple[float, int], ...]
     kept_to: int | None
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,6 +370,7 @@ def _line_of(part: _Part, attempt: AttemptSummary | None) -> AttemptLine | None:
 
 def _climbs(lines: Sequence[Line], timeline: Timeline, offset: float, end_t: float) -> list[Climb]:
     saves = sorted({(line.written_t, line.step) for line in lines if isinstance(line, CheckpointLine)})
+    counted = {line.step for line in lines if isinstance(line, CheckpointLine) and line.counted}
     climbs = []
     for attempt, follower in zip_longest(timeline.attempts, timeline.attempts[1:]):
         until = attempt.end if attempt.end is not None else follower.start if follower is not None else end_t
@@ -384,6 +389,7 @@ def _climbs(lines: Sequence[Line], timeline: Timeline, offset: float, end_t: flo
                 points=tuple((offset + t, step) for t, step in points),
                 saves=tuple((offset + t, step) for t, step in own),
                 kept_to=points[-1][1] - lost if lost else None,
+                counted=bool(own) and all(step in counted for _, step in own),
             )
         )
     return climbs

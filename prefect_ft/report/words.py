@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from prefect_ft.amounts import count
+from prefect_ft.amounts import count, save_noun
 from prefect_ft.decide import rules
 from prefect_ft.decide.classify.launchers import was_killed
 from prefect_ft.decide.reasons import signal_name
@@ -192,13 +192,15 @@ def done(event: Event) -> str:
     if event.joined:
         text += f" with {' and '.join(event.joined)}"
     if decision.action in RESTARTS:
-        text += _from(event.start or Start(decision.resume_step, None))
+        start = event.start or Start(decision.resume_step, None)
+        text += _from(start, counted=event.judged.incident.counted)
     return f"{text}."
 
 
-def _from(start: Start) -> str:
+def _from(start: Start, *, counted: bool | None) -> str:
     """Return where an attempt started, and why if the decision said otherwise."""
-    origin = " from scratch" if start.step is None else f" from step {start.step:,}"
+    number = save_noun(counted=counted)
+    origin = " from scratch" if start.step is None else f" from {number} {start.step:,}"
     return origin if start.why is None else f"{origin} ({start.why})"
 
 
@@ -317,8 +319,7 @@ def completed_sentence(phases: Sequence[PhaseSummary]) -> str:
     restarts = sum(sum(phase.restarts.values()) for phase in phases)
     total_s = sum(phase.time_s["total"] for phase in phases)
     productive_s = sum(phase.time_s["productive"] for phase in phases)
-    step = phases[-1].final_step if phases else None
-    at = f" at step {step:,}" if step is not None else ""
+    at = _at(phases[-1]) if phases else ""
     after = f" after {count(restarts, 'restart')}" if restarts else " without a restart"
     useful = f"; {share(productive_s / total_s)} of {duration(total_s)} was useful work" if total_s else ""
     return f"Completed{at}{after}{useful}."
@@ -326,8 +327,11 @@ def completed_sentence(phases: Sequence[PhaseSummary]) -> str:
 
 def _silence(story: Story) -> str:
     if story.silent_s < LONG_SILENCE_S:
-        step = story.phases[-1].summary.final_step
-        known = f" Its last known step is {step:,}." if step is not None else ""
+        summary = story.phases[-1].summary
+        number = save_noun(counted=summary.counted)
+        known = (
+            f" Its last known {number} is {summary.final_step:,}." if summary.final_step is not None else ""
+        )
         return f"is running{_phase(story)}, for {duration(story.total_s)} now.{known}"
     return (
         f"had been running for {duration(story.total_s)}{_place(story)} when its journal went silent "
@@ -336,9 +340,14 @@ def _silence(story: Story) -> str:
 
 
 def _place(story: Story) -> str:
-    last = story.phases[-1]
-    at = f" at step {last.summary.final_step:,}" if last.summary.final_step is not None else ""
-    return _phase(story) + at
+    return _phase(story) + _at(story.phases[-1].summary)
+
+
+def _at(summary: PhaseSummary) -> str:
+    """Return how far a phase came; empty where that is unknown."""
+    if summary.final_step is None:
+        return ""
+    return f" at {save_noun(counted=summary.counted)} {summary.final_step:,}"
 
 
 def _phase(story: Story) -> str:
@@ -366,9 +375,7 @@ def _ending(story: Story) -> str:
             phases = {1: "", 2: " with both phases"}.get(
                 len(story.phases), f" with all {len(story.phases)} phases"
             )
-            step = story.phases[-1].summary.final_step
-            at = f" at step {step:,}" if step is not None else ""
-            return f"The run {story.job} completed{phases}{at}, after {total}."
+            return f"The run {story.job} completed{phases}{_at(story.phases[-1].summary)}, after {total}."
         case "failed":
             return f"The run {story.job} gave up{_place(story)}, after {total}: {_given_up(story)}"
         case "cancelled":

@@ -20,6 +20,7 @@ from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import Journal
 from prefect_ft.journal.records import (
     AttemptLine,
+    CheckpointLine,
     EndLine,
     HangLine,
     HangOverLine,
@@ -113,6 +114,18 @@ def test_a_phases_directory_is_that_phase_alone(run: Run, phase: Path, printed: 
     second = write_phase(run, "finetune", status=None)
     assert printed("status", second).splitlines() == ["finetune: running at step ?, 0 restarts"]
     assert len(printed("status", run.run_id).splitlines()) == 2
+
+
+def test_where_versions_are_counted_the_status_tells_a_version(run: Run, printed: Printed) -> None:
+    directory = write_phase(run, "train", status=None)
+    journal = Journal(directory / JOURNAL)
+    for step in (1, 2):
+        journal.append(CheckpointLine(step=step, written_t=0.0, counted=True), t=journal.last_t)
+    journal.close()
+    assert printed("status", directory) == "train: running at version 2, 0 restarts\n"
+    (summary,) = json.loads(printed("status", directory, "--json"))
+    assert summary["final_step"] == 2
+    assert "counted" not in summary
 
 
 def test_a_run_of_which_no_phase_has_begun(run: Run, printed: Printed) -> None:

@@ -179,6 +179,41 @@ def test_what_happened_why_and_what_it_cost_is_said_in_the_terminal_and_on_the_p
         assert [each for each in said if each.replace("`", "") not in shown.replace("`", "")] == []
 
 
+def of_versions(*, counted: bool, status: str) -> Story:
+    """A run that saved one file over and over, was killed twice, and has ended or goes on; no rank told a step."""
+    policy = Policy(systems=("node-a",), workers=1, max_num_restarts=1)
+    run = Telling(policy)
+    for number, step in enumerate((3, 5)):
+        run.attempt(100.0 * number, saved_every=999, until=100.0 * number + 9)
+        for saved in range(2 * number + 1, step + 1):
+            t = 100.0 * number + saved
+            run.append(
+                "checkpoint", t, step=saved, written_t=t, counted=counted, path="last.pt", attempt=number + 1
+            )
+        run.end_attempt(
+            100.0 * number + 9, step=step, reached=None, worker=0, signal=9, failure_class="unknown",
+            counted=counted or None, verified=(step,),
+        )  # fmt: skip
+    if status != "running":
+        run.append("end", 200.0, status=status, reason="so it ended")
+    return told(run, now_t=210.0 if status == "running" else None)
+
+
+@pytest.mark.parametrize(("counted", "number"), [(True, "version"), (False, "step")])
+def test_a_checkpoint_has_the_number_of_a_version_where_nothing_states_its_step(
+    counted: bool, number: str
+) -> None:
+    story = of_versions(counted=counted, status="failed")
+    for shown in (words_of(page(story)), re.sub(r"\s+", " ", printed(story))):
+        assert f"Restarted in the same workers from {number} 3." in shown
+        assert f"gave up at {number} 5" in shown
+        assert f"from its last good checkpoint, {number} 5" in shown
+    assert f"last good checkpoint {number} 3" in words_of(page(story))
+    assert f"<title>checkpoint of {number} 2</title>" in page(story)
+    assert f"Its last known {number} is 5." in lead(of_versions(counted=counted, status="running"))
+    assert f"completed at {number} 5" in lead(of_versions(counted=counted, status="completed"))
+
+
 def came_back(**fields: Any) -> Story:
     run = hung()
     known = {"epoch": 2, "by_hand": False, "silent_s": 610.0, "attempt": 2, "goes_on": True}

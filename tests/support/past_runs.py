@@ -87,7 +87,7 @@ class Telling:
         t: float,
         *,
         step: int | None,
-        reached: int,
+        reached: int | None,
         noticed_s: float = 0.2,
         is_told: bool = False,
         **fields: Any,
