@@ -31,13 +31,17 @@ class PhaseStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted:
-    """All ranks of an attempt have been started, `resume_step` of `None` means from scratch."""
+    """All ranks of an attempt have been started, `resume_step` of `None` means from scratch.
+
+    `counted`: it is the number of a version.
+    """
 
     phase: str
     attempt: int
     ranks: int
     placement: tuple[str, ...]
     resume_step: int | None
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +56,13 @@ class StepReached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointVerified:
-    """A checkpoint is complete and can be resumed from."""
+    """A checkpoint is complete and can be resumed from. `counted`: its step is the number of a version."""
 
     phase: str
     attempt: int
     step: int
     path: str
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import assert_never
 
-from prefect_ft.amounts import count
+from prefect_ft.amounts import count, save_noun
 from prefect_ft.config import JobConfig
 from prefect_ft.console import QuietConsole, plain
 from prefect_ft.model import RESTARTS
@@ -71,7 +71,7 @@ class _Row:
     restarts: int = 0
     step: int | None = None
     stage: str | None = None
-    verified: int | None = None
+    verified: str = ""
     target_step: int | None = None
 
 
@@ -94,7 +94,7 @@ class _View:
             case StepReached():
                 self._step_reached(fact)
             case CheckpointVerified():
-                self._rows[fact.phase].verified = fact.step
+                self._rows[fact.phase].verified = f"{save_noun(counted=fact.counted)} {fact.step}"
             case Proposed():
                 self._rows[fact.phase].status = "waiting"
                 self._say(
@@ -123,7 +123,7 @@ class _View:
                 str(row.attempt or ""),
                 "" if row.step is None else f"{row.step}{target}",
                 plain(row.stage or ""),
-                "" if row.verified is None else f"step {row.verified}",
+                row.verified,
                 str(row.restarts or ""),
             )
         return table
@@ -131,7 +131,8 @@ class _View:
     def _attempt_started(self, fact: AttemptStarted) -> None:
         row = self._rows[fact.phase]
         row.status, row.attempt = "running", fact.attempt
-        origin = "from scratch" if fact.resume_step is None else f"from step {fact.resume_step}"
+        number = save_noun(counted=fact.counted)
+        origin = "from scratch" if fact.resume_step is None else f"from {number} {fact.resume_step}"
         names = list(dict.fromkeys(fact.placement))
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         systems = ", ".join(names[:MAX_NAMED]) + more

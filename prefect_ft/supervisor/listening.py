@@ -259,7 +259,15 @@ class Listener:
             )
             self._journal.append(line, t=self._clock.now())
             self._unresumed.saved(line)
-            tell(CheckpointVerified(phase=self._phase, attempt=attempt, step=item.step, path=item.path))
+            tell(
+                CheckpointVerified(
+                    phase=self._phase,
+                    attempt=attempt,
+                    step=item.step,
+                    path=item.path,
+                    counted=item.counted,
+                )
+            )
 
     def _step_reached(self, attempt: Attempt, worker: int, event: Beat) -> None:
         assert attempt.last_step is not None

@@ -164,12 +164,12 @@ class Resuming:
         if saves.since_s is not None:
             then = "beginning without them; they stay where they are"
         elif begins_with in earlier:
-            which = "it" if begins_with == newest else f"step {begins_with}"
+            which = "it" if begins_with == newest else f"{self._saves.noun} {begins_with}"
             then = f"resuming from {which}; --from-scratch begins without them"
         else:
             return  # an earlier phase of this run has written newer ones there
         what = f"{count(len(earlier), 'checkpoint')} of an earlier run in {saves.directory}"
-        text = f"found {what}, newest step {newest}: {then}"
+        text = f"found {what}, newest {self._saves.noun} {newest}: {then}"
         line = EarlierSavesLine(count=len(earlier), step=newest, resume_step=begins_with)
         self._journal.append(line, t=self._clock.now())
         self._log.note(attempt, 0, 0, text)
@@ -186,13 +186,14 @@ class Resuming:
         """Report and return why the attempt does not start from the decided step; None: it does, or there is none."""
         decided = decision.resume_step if decision is not None and self._plan.has_checkpoints else None
         if _is_from_scratch(decision) and chosen.step is not None:
-            text = f"goes on from step {chosen.step}, which was saved earlier in the run"
+            text = f"goes on from {self._saves.noun} {chosen.step}, which was saved earlier in the run"
             tell(Notice(text=f"{self._plan.phase}: {text}"))
         if decided is None or decided == chosen.step:
             return None
         why = self._saves.why_not(decided, chosen.why_not)
-        started = "from scratch" if chosen.step is None else f"from step {chosen.step}"
-        tell(Notice(text=f"{self._plan.phase}: starts {started}, not from step {decided}: {why}"))
+        number = self._saves.noun
+        started = "from scratch" if chosen.step is None else f"from {number} {chosen.step}"
+        tell(Notice(text=f"{self._plan.phase}: starts {started}, not from {number} {decided}: {why}"))
         return why
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from prefect_ft.amounts import save_noun
 from prefect_ft.journal.records import AttemptLine, CheckpointLine, IncidentLine, Line
 from prefect_ft.supervisor.event_parts import Verified
 from prefect_ft.supervisor.events import Checkpoints
@@ -225,6 +226,16 @@ class Saves:
         )
 
     @property
+    def are_counted(self) -> bool:
+        """Whether no known checkpoint states its step, so that all steps are the numbers of versions."""
+        return bool(self._is_counted)
+
+    @property
+    def noun(self) -> str:
+        """What the number of a checkpoint is, in texts."""
+        return save_noun(counted=self._is_counted)
+
+    @property
     def steps(self) -> tuple[int, ...]:
         """The steps of complete checkpoints, also those that are set aside."""
         return tuple(sorted(self._whole))
@@ -239,12 +250,12 @@ class Saves:
     def why_not(self, step: int, why_not: Mapping[str, str]) -> str:
         """Return why an attempt cannot start from the decided step; `why_not` is the agent's answer, by name."""
         if step in self.avoided:
-            return f"step {step} is set aside"
+            return f"{self.noun} {step} is set aside"
         if step not in self._reported:
-            return f"no checkpoint of step {step} is known"
+            return f"no checkpoint of {self.noun} {step} is known"
         path, _ = self._reported[step]
         if self._step_at[path] != step:
-            return f"{PurePath(path).name} is of step {self._step_at[path]} now"
+            return f"{PurePath(path).name} is of {self.noun} {self._step_at[path]} now"
         reasons = (f"{name}: {why}" for name, why in why_not.items() if path.endswith(f"/{name}"))
         return next(reasons, f"{PurePath(path).name} is no longer there")
 

@@ -58,6 +58,11 @@ def decided(rule: str, action: Any, text: str | None = None) -> Decided:
         pytest.param([RUNNING], ["train: attempt 1: 4 ranks on s0, s1, from scratch"], id="from-scratch"),
         pytest.param([AGAIN], ["train: attempt 2: 4 ranks on s0, from step 0"], id="from-a-step"),
         pytest.param(
+            [replace(AGAIN, resume_step=3, counted=True)],
+            ["train: attempt 2: 4 ranks on s0, from version 3"],
+            id="from-a-version",
+        ),
+        pytest.param(
             [replace(RUNNING, placement=tuple(f"s{number}" for number in range(500)))],
             [
                 f"train: attempt 1: 4 ranks on {', '.join(f's{n}' for n in range(16))} and 484 more, from scratch"
@@ -114,6 +119,11 @@ def rows(*facts: Fact) -> list[list[str]]:
             [RUNNING, CheckpointVerified(phase="train", attempt=1, step=0, path="p")],
             "train running 1 step 0",
             id="checkpoint",
+        ),
+        pytest.param(
+            [RUNNING, CheckpointVerified(phase="train", attempt=1, step=3, path="p", counted=True)],
+            "train running 1 version 3",
+            id="version",
         ),
         pytest.param([RUNNING, decided("transient", "rebuild")], "train restarting 1 1", id="restarting"),
         pytest.param([RUNNING, decided("in-process", "continue")], "train running 1", id="reported-only"),

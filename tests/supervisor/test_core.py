@@ -22,7 +22,7 @@ from prefect_ft.config import Faults, OnDemand
 from prefect_ft.journal.records import AttemptLine, DecisionLine, EarlierSavesLine, IncidentLine, WarningLine
 from prefect_ft.journal.summary import summarise
 from prefect_ft.model import Evidence
-from prefect_ft.observe import Fact, Notice, observed_by
+from prefect_ft.observe import AttemptStarted, CheckpointVerified, Fact, Notice, observed_by
 from prefect_ft.supervisor import SavesPlan, StopRequest, resuming
 from prefect_ft.supervisor.gang import Gang
 
@@ -242,7 +242,9 @@ def test_each_version_of_a_file_that_is_overwritten_is_progress_and_is_resumed_f
 ) -> None:
     code = f"{OVERWRITES}\nif restarts == 3: sys.exit()\n{tells}\nversion(held + str(restarts)); raise ConnectionError"
     phase = make(code, max_num_restarts=1, rebuild_only=rebuilt, target_step=30)
-    assert phase.run()[-1] == "completed: complete"
+    heard: list[Fact] = []
+    with observed_by(heard.append):
+        assert phase.run()[-1] == "completed: complete"
     assert phase.resumed_from() == ["", "snapshot.pt", "snapshot.pt", "snapshot.pt"]
     assert [entry.incident.step for entry in phase.journal.history()][:3] == steps
     assert [line.started_from for line in phase.journal.lines if isinstance(line, AttemptLine)] == [
@@ -250,6 +252,11 @@ def test_each_version_of_a_file_that_is_overwritten_is_progress_and_is_resumed_f
         *steps,
     ]
     assert "held 012" in phase.log.read_text()
+    is_counted = not tells
+    saved = [(fact.step, fact.counted) for fact in heard if isinstance(fact, CheckpointVerified)]
+    assert saved == [(step, is_counted) for step in steps]
+    begun = [(fact.resume_step, fact.counted) for fact in heard if isinstance(fact, AttemptStarted)]
+    assert begun == [(None, False), *((step, is_counted) for step in steps)]
 
 
 def test_versions_that_are_only_counted_are_not_held_against_the_target(make: Make) -> None:

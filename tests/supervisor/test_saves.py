@@ -227,3 +227,12 @@ def test_a_later_life_knows_what_the_one_before_it_did() -> None:
     later = Saves()
     later.recall(anew, [20])
     assert later.facts() == facts(30, 30, 20, 10, 20, 30)
+
+
+@pytest.mark.parametrize(("counted", "number"), [(True, "version"), (False, "step")])
+def test_why_an_attempt_starts_elsewhere_is_told_in_steps_or_in_versions(counted: bool, number: str) -> None:
+    made = saves(version(1, 1.0, counted=counted), version(2, 2.0, 1, counted=counted))
+    assert made.why_not(1, {}) == f"snapshot.pt is of {number} 2 now"
+    assert made.why_not(9, {}) == f"no checkpoint of {number} 9 is known"
+    made.set_aside([2])
+    assert made.why_not(2, {}) == f"{number} 2 is set aside"

@@ -205,6 +205,7 @@ class Starting:
                 ranks=len(ctx.running.ranks),
                 placement=launch.placement,
                 resume_step=launch.resume_step,
+                counted=ctx.saves.are_counted,
             )
         )
         return Watch()
