@@ -300,7 +300,7 @@ def test_json_is_one_document_with_the_summaries(
     assert set(document["attempts"][0]) == {
         "number", "start", "end", "outcome", "class", "exit_code", "signal", "evidence", "cause", "blame",
         "rule", "action", "reason",
-        "blamed", "resume_step", "first_step", "last_step", "steps_lost", "stages_s",
+        "blamed", "resume_step", "unloaded_step", "first_step", "last_step", "steps_lost", "stages_s",
     }  # fmt: skip
     assert set(document["time_s"]) == {"total", *PARTS}
     shown = [
