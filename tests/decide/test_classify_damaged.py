@@ -107,3 +107,36 @@ def test_a_file_that_is_not_there(row: dict[str, Any]) -> None:
 
 def test_every_whole_checkpoint_is_in_the_table() -> None:
     assert sorted(row["library"] for row in WHOLE_ROWS) == sorted(WHOLE)
+
+
+def failed(error: str) -> str:
+    """Return a traceback of a script's own lines that ends with an error."""
+    return (
+        f'Traceback (most recent call last):\n  File "train.py", line 31, in <module>\n    main()\n{error}\n'
+    )
+
+
+LACKS_OPTIMIZER = "FileNotFoundError: [Errno 2] No such file or directory: '{}'"
+PADDLES = "ValueError: The path ({}) to load model not exists."
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "is_damage"),
+    [
+        ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("ckpts/optimizer_4.pt"), True),
+        ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("./optimizer_4.pt"), True),
+        ("ckpts/epoch_5.pdparams", PADDLES.format("/job/ckpts/epoch_5.pdopt"), True),
+        ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("ckpts/optimizer_5.pt"), False),
+        ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("data/shard_4.bin"), False),
+        ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("ckpts/model_4.pt"), False),
+        ("ckpts/last.pt", LACKS_OPTIMIZER.format("ckpts/vocab.json"), False),
+        ("ckpts/step-4", LACKS_OPTIMIZER.format("ckpts/tokenizer-4.json"), False),
+    ],
+)
+def test_a_file_of_the_same_step_that_is_missing_beside_it(given: str, error: str, is_damage: bool) -> None:
+    """By the names of torch's and Paddle's examples; a directory has its files inside."""
+    scanner = LogScanner("rank0")
+    scanner.feed(failed(error).encode())
+    findings = replace(scanner.findings(), resumption=Resumption(f"/job/{given}", is_loading=False))
+    told = judge([findings], exit_code=1).failure_class
+    assert (told == "checkpoint") is is_damage

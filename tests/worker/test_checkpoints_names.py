@@ -14,6 +14,10 @@ from prefect_ft.worker.checkpoints.names import PatternNames, UsualNames, is_tem
     [
         ("step-100.json", 100),
         ("checkpoint-100", 100),
+        ("checkpoint_1_200.pt", 200),
+        ("checkpoint_12_12.pt", 12),
+        ("checkpoint_200_1.pt", 200),
+        ("checkpoint12.pt", 12),
         ("ckpt_100.pt", 100),
         ("global_step100", 100),
         ("iter_0000100", 100),

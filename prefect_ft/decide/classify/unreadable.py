@@ -80,6 +80,11 @@ _WRITES = re.compile(
 )
 """Words about a file that is being written."""
 
+_FILE = re.compile(r"[\w./=@+-]{1,400}\.[A-Za-z]\w{0,15}\b")
+"""A path, or a name, of a file with an ending."""
+
+_NUMBER = re.compile(r"[0-9]+")
+
 _ERRNO = re.compile(r"\[Errno (?!22\])\d+\]")
 """An error of the operating system that names the cause; 22 is what PyTorch's reader gets for a truncated file."""
 
@@ -106,7 +111,11 @@ def as_resumed(finding: Finding, resumption: Resumption) -> Finding:
     raised = finding.raised
     if raised is None or raised.reading == "sample":
         return finding
-    is_reading = raised.reading == "state" or _names(resumption.path, raised.message)
+    is_reading = (
+        raised.reading == "state"
+        or _names(resumption.path, raised.message)
+        or _names_sibling(resumption.path, raised.message)
+    )
     known = _OF_FILES if is_reading else _OF_FILES - _OF_CONNECTIONS
     is_damage = (is_reading or resumption.is_loading) and _may_be_damage(finding.signature, raised, known)
     if is_damage or _lacks_a_part(finding.signature, raised, resumption.path):
@@ -121,9 +130,30 @@ def _may_be_damage(signature: Signature, raised: Raised, known: frozenset[str]) 
 
 def _lacks_a_part(signature: Signature, raised: Raised, path: str) -> bool:
     """Return whether a file of the checkpoint is missing, and not the checkpoint as a whole."""
-    if signature.id not in _ABSENT or not _names(path, raised.message):
+    if signature.id not in _ABSENT:
+        return False
+    if _names_sibling(path, raised.message):
+        return True
+    if not _names(path, raised.message):
         return False
     return _names(path, raised.message, and_then="/[^/]") or _IS_INCOMPLETE.search(raised.message) is not None
+
+
+def _names_sibling(path: str, message: str) -> bool:
+    """Return whether a message names another file of the same step in the directory of a checkpoint.
+
+    So it does of `optimizer_4.pt` where `model_4.pt` is resumed from.
+    """
+    directory, _, name = path.rstrip("/").rpartition("/")
+    numbers, parent = _NUMBER.findall(name), directory.rpartition("/")[2]
+    if not numbers or "." not in name:
+        return False
+    for file in _FILE.finditer(message):
+        *before, other = file[0].split("/")
+        is_there = not before or before[-1] in ("", ".", parent)
+        if is_there and other != name and _NUMBER.findall(other) == numbers:
+            return True
+    return False
 
 
 def _names(path: str, message: str, *, and_then: str = r"(?![\w=-])") -> bool:

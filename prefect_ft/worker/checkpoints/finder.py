@@ -39,6 +39,7 @@ from prefect_ft.worker.checkpoints.names import (
 )
 from prefect_ft.worker.checkpoints.parts import Part, part_of
 from prefect_ft.worker.checkpoints.proof import Moment, Proofs, mark_of
+from prefect_ft.worker.checkpoints.siblings import Siblings
 from prefect_ft.worker.checkpoints.trackers import Tracker
 
 StepAt = Callable[[float], Optional[int]]
@@ -128,6 +129,8 @@ class Finder:
         self._judged: Dict[str, _Judged] = {}
         self._why_not: Dict[str, str] = {}
         self._unrecognised: Dict[str, str] = {}
+        self._listed: Mapping[str, Item] = {}
+        """The directory in the last scan."""
         self._first_seen: Dict[str, int] = {}
         """For files of unknown names, their modification time when first seen (ns since the epoch)."""
         self._proofs = Proofs(settle_s)
@@ -165,11 +168,14 @@ class Finder:
         self._why_not, self._unrecognised, self.settles_at = {}, {}, None
         self._cut = set()
         judged = {item.entry.name: item for item in self._judge_all(self._entries())}
+        siblings, beside = self._look_beside(judged)
         # What was written just now may change again within the same tick of the file system's clock.
-        self._judged = {name: item for name, item in judged.items() if self._is_settled(item.entry, now)}
+        self._judged = {
+            name: item for name, item in {**beside, **judged}.items() if self._is_settled(item.entry, now)
+        }
         self._versions = {}
         found: Dict[int, Checkpoint] = {}
-        whole = self._whole(judged.values(), moment)
+        whole = self._whole(judged.values(), moment, siblings, {**beside, **judged})
         highest = max([self._proofs.highest_step, *(item.entry.step or 0 for item in whole)])
         for item in whole:
             step, counted = self._step_of(item.entry, step_at, highest)
@@ -281,11 +287,30 @@ class Finder:
         size = max(others, key=lambda entry: (entry.mtime_ns, entry.name)).size
         return [item for item in whole if item.entry.name not in best or item.entry.size >= _AS_LARGE * size]
 
-    def _whole(self, judged: Iterable[_Judged], moment: Moment) -> List[_Judged]:
+    def _look_beside(self, judged: Mapping[str, _Judged]) -> Tuple[Siblings, Dict[str, _Judged]]:
+        """Return which files belong together, and those of them that are no checkpoints by themselves."""
+        steps = {
+            name: item.entry.step
+            for name, item in judged.items()
+            if item.entry.step is not None and not item.entry.is_directory and "/" not in name
+        }
+        siblings = Siblings(self._listed, steps)
+        names = {each for name in steps for each in siblings.of(name)} - judged.keys()
+        entries = (self._entry(name, None, self._listed[name], None) for name in sorted(names))
+        found = self._judge_all(entry for entry in entries if entry is not None)
+        return siblings, {item.entry.name: item for item in found}
+
+    def _whole(
+        self,
+        judged: Iterable[_Judged],
+        moment: Moment,
+        siblings: Siblings,
+        beside: Mapping[str, _Judged],
+    ) -> List[_Judged]:
         """Return the entries that count now, copies first and versions last; note why the others do not."""
         whole = []
         for item in judged:
-            entry, reason = item.entry, self._proofs.objection(item.entry, item.verdict, moment)
+            entry, reason = item.entry, self._objection(item, moment, siblings, beside)
             if not reason or (_is_copy(entry.name) and item.verdict.complete is None):
                 whole.append(item)  # a copy gets its name when it is complete
                 continue
@@ -297,10 +322,8 @@ class Finder:
             if self._is_settled(entry, moment.now):
                 self._unrecognised[entry.name] = reason
                 continue
-            if item.verdict.complete is False:
-                continue
-            settles_at = entry.mtime_ns / 1e9 + self._settle_s
-            self.settles_at = min(settles_at, self.settles_at or settles_at)
+            if item.verdict.complete is not False:
+                self._wait_for(entry)
         whole = self._without_bare(whole)
         named = [
             item.entry for item in whole if item.entry.step is not None and not _is_copy(item.entry.name)
@@ -312,6 +335,29 @@ class Finder:
         # Of several files that are overwritten only the newest counts: nothing orders their steps.
         newest = max(versions, key=lambda item: (item.entry.mtime_ns, item.entry.name), default=None)
         return [item for item in whole if item.entry.step is not None or item is newest]
+
+    def _objection(
+        self, item: _Judged, moment: Moment, siblings: Siblings, beside: Mapping[str, _Judged]
+    ) -> Optional[str]:
+        """Return why an entry does not count at this moment, or `None`."""
+        entry = item.entry
+        reason = self._proofs.objection(entry, item.verdict, moment)
+        if reason or not siblings.has(entry.name) or self._proofs.of(entry) is not None:
+            return reason
+        if (shape := siblings.missing(entry.name)) is not None:
+            return f"{shape} is missing, which every other one has beside it"
+        for name in siblings.of(entry.name):
+            other = beside.get(name)
+            if other is not None and (why := self._proofs.objection(other.entry, other.verdict, moment)):
+                if other.verdict.complete is None and not self._is_settled(other.entry, moment.now):
+                    self._wait_for(other.entry)
+                return f"{name} beside it: {why}"
+        return None
+
+    def _wait_for(self, entry: Entry) -> None:
+        """Have this directory looked at when an entry has settled."""
+        settles_at = entry.mtime_ns / 1e9 + self._settle_s
+        self.settles_at = min(settles_at, self.settles_at or settles_at)
 
     def _is_settled(self, entry: Entry, now: float) -> bool:
         return now - entry.mtime_ns / 1e9 >= self._settle_s
@@ -378,7 +424,7 @@ class Finder:
 
     def _entries(self) -> Iterator[Entry]:
         """Return every entry that may be a checkpoint and the state of its files."""
-        listing = self._listing("")
+        listing = self._listed = self._listing("")
         latest = self._tracker(trackers.LATEST, listing)
         iteration = self._tracker(trackers.ITERATION, listing)
         for name in sorted(listing):

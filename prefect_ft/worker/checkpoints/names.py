@@ -39,6 +39,8 @@ _WORDS = (
     r"(?:model|weights|params|state|save|snapshot)",
 )
 _USUAL = tuple(re.compile(rf"(?<![a-z]){word}{_STEP}") for word in _WORDS)
+# fairseq's name within an epoch; steps are at least as many as epochs, and in STEP_RANK more than ranks.
+_EPOCH_AND_STEP = re.compile(r"checkpoint_(?P<epoch>[0-9]{1,9})_(?P<step>[0-9]{1,18})\.pt$")
 _BARE = re.compile(r"(?P<step>[0-9]{1,18})(?:\.[a-z][^.]*)?$")
 
 # tmp-checkpoint-100 (transformers), 100.orbax-checkpoint-tmp-17 (orbax), ckpt-100_temp and
@@ -59,6 +61,8 @@ _COMPANION_WORDS = (
 _COMPANION = re.compile(
     rf"^(?:{_COMPANION_WORDS})(?![a-z0-9])|(?<![a-z0-9])(?:{_COMPANION_WORDS})(?:\.[a-z]+)?$"
 )
+_STATE = re.compile(r"(?<![a-z])(?:optimizer|optim|opt|scheduler|scaler|rng)(?![a-z])")
+"""Of a file with a part of a checkpoint's state that is not in the model's."""
 _SURE_WORDS = frozenset(("snapshot", "ckpt", "checkpoint", "chkpt", "last", "latest", "current", "resume"))
 _LIKELY_WORDS = frozenset(("model", "weights", "params", "state", "save", "saved"))
 _BEST = re.compile(r"(?<![a-z])best(?![a-z])")
@@ -178,7 +182,8 @@ class PatternNames:
 def _usual_reading(lowered: str) -> Reading:
     if lowered.startswith(".") or _NO_CHECKPOINT.search(lowered):
         return None
-    match = _BARE.match(lowered)
+    match = _EPOCH_AND_STEP.match(lowered)
+    match = match if match and int(match["step"]) >= int(match["epoch"]) else _BARE.match(lowered)
     for word in _USUAL:
         match = match or word.search(lowered)
     return (_refusal(lowered) or int(match["step"])) if match else None
@@ -190,6 +195,17 @@ _USUAL_NAMES = UsualNames()
 def holds_weights(name: str) -> bool:
     """Return whether a name has an ending under which frameworks save weights."""
     return bool(_WEIGHTS.fullmatch(name.lower()))
+
+
+@lru_cache(maxsize=8192)
+def state_step(name: str) -> Optional[int]:
+    """Return the step of a file that holds the state of an optimizer or the like; `None`: it is none."""
+    lowered = name.lower()
+    match = _WEIGHTS.fullmatch(lowered)
+    if match is None or not _STATE.search(lowered) or _reads_temporary(lowered) or _SET_ASIDE.search(lowered):
+        return None
+    numbers = re.findall(r"[0-9]{1,18}", match["stem"])
+    return int(numbers[-1]) if numbers and not _PART.search(lowered) else None
 
 
 @lru_cache(maxsize=8192)

@@ -1,0 +1,78 @@
+"""Files of one step that belong together: `optimizer_4.pt` beside `model_4.pt`, `epoch_4.pdopt` beside `epoch_4.pdparams`.
+
+A checkpoint counts once it has beside it what the others have. Pure text: nothing here looks at a disk.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
+
+from prefect_ft.worker.checkpoints.names import state_step
+
+_ENDINGS = frozenset(("pdparams", "pdopt", "params", "states"))
+"""PaddlePaddle's and MXNet's, of the two parts of a checkpoint."""
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+_Shape = str
+"""A name with `*` in the place of its step."""
+
+
+class Siblings:
+    """The files of one directory that are named alike for each step."""
+
+    def __init__(self, names: Iterable[str], steps: Mapping[str, int]) -> None:
+        """`names` are all in the directory, `steps` those of the files that may be checkpoints by themselves."""
+        self._steps = steps
+        self._there: Dict[_Shape, Dict[int, str]] = {}
+        """The name of each step, by shape."""
+        self._states: Set[_Shape] = set()
+        """The shapes of what is no checkpoint by itself."""
+        for name in names:
+            step = steps.get(name)
+            state = state_step(name) if step is None else None
+            if state is not None:
+                self._states.add(_shape(name, state))
+            if (known := step if step is not None else state) is not None:
+                self._there.setdefault(_shape(name, known), {})[known] = name
+
+    def has(self, name: str) -> bool:
+        """Return whether a name is one of the checkpoints that it was given."""
+        return name in self._steps
+
+    def of(self, name: str) -> List[str]:
+        """Return the files beside a checkpoint that belong to it."""
+        step = self._steps[name]
+        return [there[step] for _, there in self._beside(name) if step in there]
+
+    def missing(self, name: str) -> Optional[_Shape]:
+        """Return what every other checkpoint of its kind, since there are such files, has beside it; None: nothing."""
+        step = self._steps[name]
+        own = self._there[_shape(name, step)]
+        for shape, there in self._beside(name):
+            first = min(there)
+            others = {each for each in own if each >= first and each != step}
+            if step > first and step not in there and others and others <= there.keys():
+                return shape
+        return None
+
+    def _beside(self, name: str) -> Iterable[Tuple[_Shape, Dict[int, str]]]:
+        own = _shape(name, self._steps[name])
+        return (
+            (shape, there)
+            for shape, there in sorted(self._there.items())
+            if shape != own and (shape in self._states or _is_pair(shape, own))
+        )
+
+
+def _is_pair(shape: _Shape, own: _Shape) -> bool:
+    """Return whether two shapes differ in their ending alone, as Paddle's do; other endings are of exports or notes."""
+    (stem, _, ending), (own_stem, _, own_ending) = shape.rpartition("."), own.rpartition(".")
+    return stem == own_stem and {ending.lower(), own_ending.lower()} <= _ENDINGS
+
+
+def _shape(name: str, step: int) -> _Shape:
+    """Return a name with `*` for its last number that is the step."""
+    found = [match for match in _NUMBER.finditer(name) if int(match[0]) == step]
+    return name if not found else f"{name[: found[-1].start()]}*{name[found[-1].end() :]}"

@@ -1,0 +1,135 @@
+"""A checkpoint of two files counts once both are there and whole, where the others have both."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from prefect_ft.worker.checkpoints import Finder
+from prefect_ft.worker.checkpoints.names import state_step
+
+NOW = 1_700_000_000.0
+
+
+def put(path: Path, content: bytes = b"raw", age: float = 1000.0) -> None:
+    path.write_bytes(content)
+    os.utime(path, (NOW - age, NOW - age))
+
+
+def torch_file() -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as file:
+        file.writestr("archive/data.pkl", b"weights" * 50)
+    return data.getvalue()
+
+
+def saved(directory: Path, *names: str) -> None:
+    for name in names:
+        put(directory / name, torch_file() if name.endswith(".pt") else b"raw")
+
+
+def scan(finder: Finder) -> tuple[list[int], dict[str, str]]:
+    return [item.step for item in finder.scan(NOW)], finder.why_not()
+
+
+@pytest.mark.parametrize(
+    ("own", "beside"),
+    [
+        ("model_{}.pt", "optimizer_{}.pt"),
+        ("step-{}.pt", "step-{}-optim.pt"),
+        ("ckpt_{:06}.pt", "scheduler_{:06}.pkl"),
+        ("epoch_{}.pdparams", "epoch_{}.pdopt"),
+        ("epoch_{}.pdopt", "epoch_{}.pdparams"),
+    ],
+)
+def test_one_without_what_the_others_have_does_not_count(own: str, beside: str, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        saved(tmp_path, own.format(step), beside.format(step))
+    saved(tmp_path, own.format(4))
+    steps, why_not = scan(finder := Finder(str(tmp_path)))
+    assert steps == [1, 2, 3]
+    assert why_not[own.format(4)].endswith("is missing, which every other one has beside it")
+    saved(tmp_path, beside.format(4))
+    assert scan(finder)[0] == [1, 2, 3, 4]
+
+
+def test_what_is_cut_beside_it_counts_as_missing(tmp_path: Path) -> None:
+    saved(tmp_path, "model_1.pt", "optimizer_1.pt", "model_2.pt")
+    put(tmp_path / "optimizer_2.pt", torch_file()[:-30])
+    steps, why_not = scan(Finder(str(tmp_path)))
+    assert steps == [1]
+    assert why_not["model_2.pt"].startswith("optimizer_2.pt beside it: ")
+
+
+def test_what_is_young_beside_it_is_waited_for(tmp_path: Path) -> None:
+    saved(tmp_path, "model_1.pt", "optimizer_1.pkl", "model_2.pt")
+    put(tmp_path / "optimizer_2.pkl", age=0.5)
+    finder = Finder(str(tmp_path))
+    assert scan(finder)[0] == [1]
+    assert finder.settles_at == pytest.approx(NOW + 1.5)
+    assert [item.step for item in finder.scan(NOW + 2)] == [1, 2]
+
+
+def test_what_is_cut_beside_it_is_not_waited_for(tmp_path: Path) -> None:
+    saved(tmp_path, "model_1.pt", "optimizer_1.pt", "model_2.pt")
+    put(tmp_path / "optimizer_2.pt", torch_file()[:-30], age=0.5)
+    finder = Finder(str(tmp_path))
+    assert scan(finder)[0] == [1]
+    assert finder.settles_at is None
+
+
+@pytest.mark.parametrize(
+    ("names", "counts"),
+    [
+        pytest.param(["model_1.pt", "optimizer_1.pt"], [1], id="one"),
+        pytest.param(["model_1.pt", "model_2.pt", "optimizer_9.pt"], [1, 2], id="never-beside-one"),
+        pytest.param(
+            ["model_1.pt", "model_2.pt", "model_3.pt", "optimizer_3.pt"], [1, 2, 3], id="newest-kept"
+        ),
+        pytest.param(
+            ["model_1.pt", "optimizer_1.pt", "model_2.pt", "model_3.pt"], [1, 2, 3], id="beside-some"
+        ),
+        pytest.param(["step-1.pt", "best_1.pt", "step-2.pt"], [1, 2], id="a-best-one"),
+        pytest.param(["step-1.pt", "step-1.json", "step-2.pt"], [1, 2], id="notes"),
+        pytest.param(["step-1.pt", "optimizer_1.pt.tmp", "step-2.pt"], [1, 2], id="temporary"),
+    ],
+)
+def test_what_others_do_not_all_have_is_not_missed(
+    names: list[str], counts: list[int], tmp_path: Path
+) -> None:
+    saved(tmp_path, *(name for name in names if not name.endswith(".json")))
+    for name in names:
+        if name.endswith(".json"):
+            put(tmp_path / name, b"{}")
+    assert scan(Finder(str(tmp_path)))[0] == counts
+
+
+def test_what_was_verified_stays_so_when_the_file_beside_it_goes(tmp_path: Path) -> None:
+    saved(tmp_path, *(f"{name}_{step}.pt" for name in ("model", "optimizer") for step in (1, 2)))
+    finder = Finder(str(tmp_path))
+    assert scan(finder)[0] == [1, 2]
+    (tmp_path / "optimizer_2.pt").unlink()
+    assert scan(finder)[0] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("optimizer_4.pt", 4),
+        ("step-100-optim.pt", 100),
+        ("rng_state_7.pth", 7),
+        ("GradScaler.pt", None),
+        ("optimizer.pt", None),
+        ("optimizer_4.log", None),
+        ("optimizer_4.pt.tmp", None),
+        ("optimizer_4.bak.pt", None),
+        ("model_4.pt", None),
+        ("optional_4.pt", None),
+    ],
+)
+def test_what_holds_the_state_of_a_step_is_known_by_its_name(name: str, step: int | None) -> None:
+    assert state_step(name) == step
