@@ -1,4 +1,4 @@
-"""Files of one step that belong together: `optimizer_4.pt` beside `model_4.pt`, `epoch_4.pdopt` beside `epoch_4.pdparams`.
+"""Files of one step that belong together: `optimizer_4.pt` and `model_4.pt`, `epoch_4.pdopt` and `epoch_4.pdparams`.
 
 A checkpoint counts once it has beside it what the others have. Pure text: nothing here looks at a disk.
 """
