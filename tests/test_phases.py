@@ -607,11 +607,20 @@ def test_a_first_save_that_may_be_whole_stays_at_a_restart_from_scratch(tmp_path
     assert [path.name for path in (tmp_path / "ck").glob("latest*")] == ["latest.msgpack"]
 
 
-def test_a_phase_that_cannot_load_what_an_earlier_one_saved_begins_from_scratch(tmp_path: Path) -> None:
-    unreadable = "echo 'RuntimeError: PytorchStreamReader failed reading zip archive: invalid header'; exit 1"
-    loads = f"echo $PREFECT_FT_RESUME_FROM >> resumed; [ -z $PREFECT_FT_RESUME_FROM ] || {{ {unreadable}; }}"
-    run_whole(job_in(tmp_path, SAVES, loads))
-    assert resumed(tmp_path) == ["", "step-3.json", ""]
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param("PytorchStreamReader failed reading zip archive: invalid header", id="cannot-be-loaded"),
+        pytest.param("Loss is nan, stopping training", id="gives-bad-numbers"),
+    ],
+)
+def test_a_phase_that_fails_of_what_an_earlier_one_saved_goes_back(tmp_path: Path, error: str) -> None:
+    """To one that was saved before, and at last to none."""
+    saves = f"{SAVES}[ $PREFECT_FT_ATTEMPT = 2 ] || kill -KILL $$"
+    fails = f"echo 'RuntimeError: {error}'; exit 1"
+    loads = f"echo $PREFECT_FT_RESUME_FROM >> resumed; [ -z $PREFECT_FT_RESUME_FROM ] || {{ {fails}; }}"
+    run_whole(job_in(tmp_path, saves, loads))
+    assert resumed(tmp_path) == ["", "step-3.json", "step-4.json", "step-3.json", ""]
 
 
 @pytest.mark.parametrize("resume", ["auto", "never"])

@@ -93,10 +93,8 @@ class Resuming:
 
     def criteria(self, decision: Decision | None) -> dict[str, Any]:
         """Return an agent's criteria: a checkpoint that was good at the decision may not be now."""
-        limit = decision.resume_step if decision else None
-        is_from_scratch = _is_from_scratch(decision) and not self._goes_on(decision)
         return {
-            "limit": NO_STEP if is_from_scratch or (decision is None and self._begins_without) else limit,
+            "limit": self._limit(decision),
             "gives_way": self._gives_way(decision),
             "avoid": self._saves.avoided,
             "deaths": self.all_deaths(),
@@ -104,15 +102,33 @@ class Resuming:
             "verified": [*self._earlier_marks, *self._saves.marks],
         }
 
+    def _limit(self, decision: Decision | None) -> int | None:
+        """Return the highest step to resume from; None: there is no limit."""
+        if decision is None:
+            return NO_STEP if self._begins_without else None
+        if decision.resume_step is not None:
+            return decision.resume_step
+        return self._below_failed if self._goes_on(decision) else NO_STEP
+
     def _goes_on(self, decision: Decision | None) -> bool:
         """Return whether a restart that was decided from scratch goes on with what an earlier phase saved.
 
-        Decisions know what the phase itself has saved. Not if that could not be loaded, or gave bad numbers.
+        Decisions know only what the phase itself has saved.
         """
         saves = self._plan.saves
         if decision is None or decision.resume_step is not None or saves is None or saves.is_local:
             return False
-        return bool(self._earlier_marks) and not self._has_failed_of("checkpoint", "numeric")
+        return bool(self._earlier_marks)
+
+    @property
+    def _below_failed(self) -> int | None:
+        """The step below all that could not be loaded, or gave bad numbers; None: there was none."""
+        failed = [
+            end.incident.started_from or 0
+            for end in self._journal.lines
+            if isinstance(end, IncidentLine) and end.incident.failure_class in ("checkpoint", "numeric")
+        ]
+        return min(failed, default=0) - 1 if failed else None
 
     def _gives_way(self, decision: Decision | None) -> str:
         """Return which overwritten files that do not count give way to copies, or are renamed."""
