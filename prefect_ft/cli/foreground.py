@@ -41,6 +41,12 @@ from prefect_ft.run.ownership import take_as_moved
 from prefect_ft.supervisor import HandedOverError
 
 
+_AS_IT_WAS = (
+    "goes on with the job as it was when the run began; where the job file has changed since, `prefect-ft run` "
+    "begins a new run with it, from the same checkpoints"
+)
+
+
 def run(
     path: str,
     overrides: Sequence[str],
@@ -129,6 +135,8 @@ def resume(name: str, *, is_moved: bool, as_json: bool) -> int:
     if is_moved:
         take_as_moved(known)
     check_systems_of(known)
+    if known.status != "running":
+        print(plaintext.as_lines(_AS_IT_WAS), file=sys.stderr)
     return _watch(job, "resume", as_json=as_json)
 
 

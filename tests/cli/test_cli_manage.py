@@ -565,7 +565,9 @@ def test_resume_adopts_an_orphan(prefect_server: None, say: Say, site: MakeSite)
     made.watch()
     made.orphan()
     (made.job.parent / "go").touch()
-    assert say("resume", made.model_dir).code == 0
+    said = say("resume", made.model_dir)
+    assert said.code == 0
+    assert "as it was" not in said.err  # it goes on where it stands
     assert (made.run.status, (made.job.parent / "starts").read_text()) == ("completed", "s")
     (comeback,) = (line for line in journal(made.model_dir) if isinstance(line, ComebackLine))
     assert (comeback.by_hand, comeback.goes_on) == (True, True)
@@ -585,6 +587,7 @@ def test_resume_of_a_failed_run_begins_its_failed_phase_anew(
     (made.job.parent / "mended").touch()
     said = say("resume", made.run.run_id, "--json")
     assert (said.code, made.run.status) == (0, "completed")
+    assert "with the job as it was when the run began" in said.err
     assert [(phase["phase"], phase["status"]) for phase in json.loads(said.out)["phases"]] == [
         ("two", "completed")
     ]
