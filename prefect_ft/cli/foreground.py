@@ -40,7 +40,6 @@ from prefect_ft.run import find_run, latest_run, vacancy
 from prefect_ft.run.ownership import take_as_moved
 from prefect_ft.supervisor import HandedOverError
 
-
 _AS_IT_WAS = (
     "goes on with the job as it was when the run began; where the job file has changed since, `prefect-ft run` "
     "begins a new run with it, from the same checkpoints"
