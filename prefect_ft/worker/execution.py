@@ -100,8 +100,8 @@ class Execution:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rank is running."""
-        return self._current.is_idle
+        """Whether no rank is running, and nothing that has outlived its rank has grace left."""
+        return self._termination.is_idle
 
     def last_step(self) -> Optional[int]:
         """Return the highest step in the last heartbeats of this worker's ranks; `None`: there is none.

@@ -17,6 +17,7 @@ from prefect_ft import heartbeat
 from prefect_ft.worker import faults, processes
 from prefect_ft.worker.container import ContainerMeter
 from prefect_ft.worker.loop import now_s
+from prefect_ft.worker.reached import Reached
 from prefect_ft.worker.restarts import Restarts
 from prefect_ft.worker.spool import Keeping, Spool
 from prefect_ft.worker.warm import Process, Starter
@@ -199,6 +200,7 @@ class Gang:
         self._oom_kills = container.oom_kills() if container is not None else 0
         """The count at the start: kills of earlier attempts."""
         self._kill_deadline_s: Optional[float] = None
+        self._terminated = Reached()
 
     def start(
         self,
@@ -255,10 +257,15 @@ class Gang:
 
     def terminate(self) -> None:
         """Ask every rank's process group to end (SIGTERM, and SIGCONT so that stopped ones hear it)."""
-        for rank in self.ranks.values():
-            if rank.exit is None:
-                rank.order_end()
-                processes.signal_group(rank.process.pid, signal.SIGTERM, signal.SIGCONT)
+        living = [rank for rank in self.ranks.values() if rank.exit is None]
+        self._terminated.note({rank.process.pid for rank in living}, signal.SIGTERM)
+        for rank in living:
+            rank.order_end()
+            processes.signal_group(rank.process.pid, signal.SIGTERM, signal.SIGCONT)
+
+    def one_terminating(self) -> Optional[processes.Held]:
+        """Return a process that was asked to end and still runs, which the caller is to close; None: there is none."""
+        return self._terminated.one_living()
 
     def end(self, wait_s: float) -> bool:
         """SIGKILL every process below this one, whatever started it, and wait for their ends.
@@ -267,6 +274,7 @@ class Gang:
         """
         if self._kill_deadline_s is None:
             self._kill_deadline_s = now_s() + KILL_TIMEOUT_S
+            self._terminated.forget()
         while self._spare:
             os.close(self._spare.pop())
         left = processes.end_descendants(self.reap, wait_s, self._spared)

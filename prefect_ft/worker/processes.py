@@ -117,6 +117,12 @@ def parent(pid: int) -> Optional[int]:
     return int(fields[1]) if fields else None
 
 
+def group(pid: int) -> Optional[int]:
+    """Return the process group of a process, by its leader's pid; None if the process is gone."""
+    fields = _stat(pid)
+    return int(fields[2]) if fields else None
+
+
 def session(pid: int) -> Optional[int]:
     """Return the session of a process, by its leader's pid; None if the process is gone."""
     fields = _stat(pid)
@@ -196,7 +202,7 @@ def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_
     held: Dict[int, Held] = {}
     try:
         for pid in pids:
-            process = _hold(pid, still_is)
+            process = hold(pid, still_is)
             if process is not None:
                 held[process.fileno()] = process
         for process in held.values():
@@ -207,8 +213,8 @@ def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_
             process.close()
 
 
-def _hold(pid: int, still_is: Callable[[int], bool]) -> Optional[Held]:
-    """Hold a process; None where it is gone, or its pid was reused."""
+def hold(pid: int, still_is: Callable[[int], bool]) -> Optional[Held]:
+    """Hold a process; None where it is gone, or its pid was reused: `still_is(pid)` is asked once it is held."""
     try:
         process = Held(pid)
     except OSError:  # gone, or no descriptors left until held ones have ended
