@@ -306,8 +306,9 @@ class Execution:
 
     def ask_checkpoint(self, number: Optional[int]) -> None:
         """Ask all ranks for a checkpoint, also by the signal `number`, if any."""
-        for rank in self._current.ranks:
-            rank.ask_checkpoint(number)
+        deaf = [rank.number for rank in self._current.ranks if not rank.ask_checkpoint(number)]
+        if deaf:
+            self._reporter.send("unhandled", signal=number, ranks=deaf)
 
     # -- ending -----------------------------------------------------------------------------------
 

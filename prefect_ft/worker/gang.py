@@ -16,6 +16,7 @@ from typing import Any, Callable, Container, Dict, List, Mapping, NamedTuple, Op
 from prefect_ft import heartbeat
 from prefect_ft.worker import faults, processes
 from prefect_ft.worker.container import ContainerMeter
+from prefect_ft.worker.handlers import send_to_handlers
 from prefect_ft.worker.loop import now_s
 from prefect_ft.worker.reached import Reached
 from prefect_ft.worker.restarts import Restarts
@@ -121,14 +122,16 @@ class Rank:
             with contextlib.suppress(OSError), open(self.beat_path + heartbeat.ENDS, "wb"):
                 pass
 
-    def ask_checkpoint(self, number: Optional[int]) -> None:
-        """Ask a living rank for a checkpoint: by its heartbeat file, and by a signal if one is given."""
+    def ask_checkpoint(self, number: Optional[int]) -> bool:
+        """Ask a living rank for a checkpoint: by its heartbeat file, and by a signal if one is given.
+
+        Return False where no process of the rank handles that signal: it is sent to none then.
+        """
         if self.exit is not None:
-            return
+            return True
         with contextlib.suppress(OSError, ValueError):  # the rank has replaced the file
             heartbeat.ask_checkpoint(self.beat_path)
-        if number is not None and self.held is not None:
-            self.held.send(number)
+        return number is None or send_to_handlers(self.process.pid, number)
 
     def rewind(self, position: int) -> None:
         """Have the last heartbeat and all reports returned again, and output from `position` on."""

@@ -91,6 +91,28 @@ def descendants(root: int, without: Container[int] = ()) -> List[int]:
     return found
 
 
+def topmost(roots: Iterable[int], fits: Callable[[int], bool]) -> List[int]:
+    """Return the processes at and below `roots` that fit, but none that is below another one of them."""
+    children_of = _children if _KERNEL_LISTS_CHILDREN else _children_by_scan()
+    found: List[int] = []
+    frontier = list(roots)
+    while frontier:
+        pid = frontier.pop()
+        if fits(pid):
+            found.append(pid)
+        else:
+            frontier += children_of(pid)
+    return found
+
+
+def is_below(pid: int, root: int) -> bool:
+    """Return whether a process has `root` above it."""
+    above = parent(pid)
+    while above and above != root:
+        above = parent(above)
+    return above == root
+
+
 def children(pid: int) -> List[int]:
     """Return the children of a process, zombies included."""
     return list((_children if _KERNEL_LISTS_CHILDREN else _children_by_scan())(pid))
