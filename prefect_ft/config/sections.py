@@ -272,7 +272,8 @@ class OnDemand(Section):
 
     signal: Annotated[Text, AfterValidator(_signal)] | None = Field(
         default=None,
-        description="Signal that each rank is sent; absent: none. should_checkpoint() says so in either case",
+        description="Signal that is sent to those processes of each rank that handle it; absent: none. "
+        "should_checkpoint() says so in either case",
         examples=["SIGUSR1"],
     )
     grace_s: Seconds = Field(

@@ -41,7 +41,7 @@ from prefect_ft.worker.forms import (
     object_of,
     or_null,
 )
-from prefect_ft.worker.protocol import INTS, OFFSETS, STRINGS, TIMES, TOKEN, Token
+from prefect_ft.worker.protocol import INTS, OFFSETS, SIGNAL, STRINGS, TIMES, TOKEN, Token
 
 # -- events -------------------------------------------------------------------------------------------
 
@@ -231,6 +231,14 @@ class Unrecognised(Event):
     names: Mapping[str, str] = of(STRINGS)
 
 
+class Unhandled(Event):
+    """Ranks of which no process handles the signal that asks for a checkpoint; it was not sent to them."""
+
+    name = "unhandled"
+    signal: int = of(SIGNAL)
+    ranks: tuple[int, ...] = of(INTS)
+
+
 class CameUp(Event):
     """How far the ranks have come up: they have printed, or met."""
 
@@ -307,6 +315,7 @@ _EVENTS: Mapping[str, type[Event]] = {
             InProcess,
             Checkpoints,
             Unrecognised,
+            Unhandled,
             CameUp,
             Call,
             Stopped,

@@ -33,6 +33,7 @@ from prefect_ft.supervisor.events import (
     Output,
     Sampled,
     Started,
+    Unhandled,
     Unrecognised,
     Warm,
 )
@@ -116,6 +117,8 @@ class Listener:
                 self._detecting(worker, event)
             case Unrecognised():
                 self._unsaved.unrecognised(event.names, self._number(event))
+            case Unhandled():
+                self._unsaved.unhandled(event.signal, event.ranks, self._number(event))
             case Checkpoints():
                 self._found(worker, event)
             case Warm():
@@ -282,7 +285,7 @@ def _names_others(attempt: Attempt, worker: int, event: Event | Lost) -> bool:
     match event:
         case Output() | Dropped() | Excerpt() | Exited() | Beat() | Fault() | InProcess():
             named = [event.rank]
-        case Sampled() | Diagnosis():
+        case Sampled() | Diagnosis() | Unhandled():
             named = [*event.ranks]
         case _:
             return False

@@ -1,4 +1,4 @@
-"""Warns where a run saves no checkpoint that it could resume from, before a failure shows it.
+"""Warns where a run saves no checkpoint that it could resume from, or none when it is asked for one.
 
 Owns when to warn and the text: once a phase, in the log and the journal.
 """
@@ -6,10 +6,11 @@ Owns when to warn and the text: once a phase, in the log and the journal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from prefect_ft.amounts import count
 from prefect_ft.clock import PhaseClock
+from prefect_ft.decide.reasons import signal_name
 from prefect_ft.supervisor.launch import SavesPlan
 from prefect_ft.supervisor.warner import Warner
 
@@ -46,6 +47,20 @@ class Unsaved:
         """Warn of entries that look like checkpoints and are not recognised; `names` has the reason for each."""
         if self._path and not self._warner.has_warned("unrecognised"):
             self._warner.warn("unrecognised", _text(self._path, names), attempt)
+
+    def unhandled(self, number: int, ranks: Sequence[int], attempt: int) -> None:
+        """Warn of ranks that do not handle the signal that asks for a checkpoint."""
+        if not self._warner.has_warned("signal-unhandled"):
+            self._warner.warn("signal-unhandled", _unhandled(signal_name(number), ranks), attempt)
+
+
+def _unhandled(signal: str, ranks: Sequence[int]) -> str:
+    some = ", ".join(map(str, ranks[:MAX_NAMED])) + (", …" if len(ranks) > MAX_NAMED else "")
+    return (
+        f"no process of {'rank' if len(ranks) == 1 else 'ranks'} {some} handles {signal} "
+        "(checkpoints.on_demand.signal), so it was sent to none there: it ends a process that does not handle it. "
+        "Handle it in the trainer, or ask should_checkpoint() there."
+    )
 
 
 def _text(path: str, names: Mapping[str, str]) -> str:

@@ -100,8 +100,8 @@ class Execution:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rank is running."""
-        return self._current.is_idle
+        """Whether no rank is running, and nothing that has outlived its rank has grace left."""
+        return self._termination.is_idle
 
     def last_step(self) -> Optional[int]:
         """Return the highest step in the last heartbeats of this worker's ranks; `None`: there is none.
@@ -306,8 +306,9 @@ class Execution:
 
     def ask_checkpoint(self, number: Optional[int]) -> None:
         """Ask all ranks for a checkpoint, also by the signal `number`, if any."""
-        for rank in self._current.ranks:
-            rank.ask_checkpoint(number)
+        deaf = [rank.number for rank in self._current.ranks if not rank.ask_checkpoint(number)]
+        if deaf:
+            self._reporter.send("unhandled", signal=number, ranks=deaf)
 
     # -- ending -----------------------------------------------------------------------------------
 

@@ -16,7 +16,9 @@ from typing import Any, Callable, Container, Dict, List, Mapping, NamedTuple, Op
 from prefect_ft import heartbeat
 from prefect_ft.worker import faults, processes
 from prefect_ft.worker.container import ContainerMeter
+from prefect_ft.worker.handlers import send_to_handlers
 from prefect_ft.worker.loop import now_s
+from prefect_ft.worker.reached import Reached
 from prefect_ft.worker.restarts import Restarts
 from prefect_ft.worker.spool import Keeping, Spool
 from prefect_ft.worker.warm import Process, Starter
@@ -120,14 +122,16 @@ class Rank:
             with contextlib.suppress(OSError), open(self.beat_path + heartbeat.ENDS, "wb"):
                 pass
 
-    def ask_checkpoint(self, number: Optional[int]) -> None:
-        """Ask a living rank for a checkpoint: by its heartbeat file, and by a signal if one is given."""
+    def ask_checkpoint(self, number: Optional[int]) -> bool:
+        """Ask a living rank for a checkpoint: by its heartbeat file, and by a signal if one is given.
+
+        Return False where no process of the rank handles that signal: it is sent to none then.
+        """
         if self.exit is not None:
-            return
+            return True
         with contextlib.suppress(OSError, ValueError):  # the rank has replaced the file
             heartbeat.ask_checkpoint(self.beat_path)
-        if number is not None and self.held is not None:
-            self.held.send(number)
+        return number is None or send_to_handlers(self.process.pid, number)
 
     def rewind(self, position: int) -> None:
         """Have the last heartbeat and all reports returned again, and output from `position` on."""
@@ -199,6 +203,7 @@ class Gang:
         self._oom_kills = container.oom_kills() if container is not None else 0
         """The count at the start: kills of earlier attempts."""
         self._kill_deadline_s: Optional[float] = None
+        self._terminated = Reached()
 
     def start(
         self,
@@ -255,10 +260,15 @@ class Gang:
 
     def terminate(self) -> None:
         """Ask every rank's process group to end (SIGTERM, and SIGCONT so that stopped ones hear it)."""
-        for rank in self.ranks.values():
-            if rank.exit is None:
-                rank.order_end()
-                processes.signal_group(rank.process.pid, signal.SIGTERM, signal.SIGCONT)
+        living = [rank for rank in self.ranks.values() if rank.exit is None]
+        self._terminated.note({rank.process.pid for rank in living}, signal.SIGTERM)
+        for rank in living:
+            rank.order_end()
+            processes.signal_group(rank.process.pid, signal.SIGTERM, signal.SIGCONT)
+
+    def one_terminating(self) -> Optional[processes.Held]:
+        """Return a process that was asked to end and still runs, which the caller is to close; None: there is none."""
+        return self._terminated.one_living()
 
     def end(self, wait_s: float) -> bool:
         """SIGKILL every process below this one, whatever started it, and wait for their ends.
@@ -267,6 +277,7 @@ class Gang:
         """
         if self._kill_deadline_s is None:
             self._kill_deadline_s = now_s() + KILL_TIMEOUT_S
+            self._terminated.forget()
         while self._spare:
             os.close(self._spare.pop())
         left = processes.end_descendants(self.reap, wait_s, self._spared)

@@ -91,6 +91,28 @@ def descendants(root: int, without: Container[int] = ()) -> List[int]:
     return found
 
 
+def topmost(roots: Iterable[int], fits: Callable[[int], bool]) -> List[int]:
+    """Return the processes at and below `roots` that fit, but none that is below another one of them."""
+    children_of = _children if _KERNEL_LISTS_CHILDREN else _children_by_scan()
+    found: List[int] = []
+    frontier = list(roots)
+    while frontier:
+        pid = frontier.pop()
+        if fits(pid):
+            found.append(pid)
+        else:
+            frontier += children_of(pid)
+    return found
+
+
+def is_below(pid: int, root: int) -> bool:
+    """Return whether a process has `root` above it."""
+    above = parent(pid)
+    while above and above != root:
+        above = parent(above)
+    return above == root
+
+
 def children(pid: int) -> List[int]:
     """Return the children of a process, zombies included."""
     return list((_children if _KERNEL_LISTS_CHILDREN else _children_by_scan())(pid))
@@ -115,6 +137,12 @@ def parent(pid: int) -> Optional[int]:
     """Return the parent of a process, None if it is gone."""
     fields = _stat(pid)
     return int(fields[1]) if fields else None
+
+
+def group(pid: int) -> Optional[int]:
+    """Return the process group of a process, by its leader's pid; None if the process is gone."""
+    fields = _stat(pid)
+    return int(fields[2]) if fields else None
 
 
 def session(pid: int) -> Optional[int]:
@@ -196,7 +224,7 @@ def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_
     held: Dict[int, Held] = {}
     try:
         for pid in pids:
-            process = _hold(pid, still_is)
+            process = hold(pid, still_is)
             if process is not None:
                 held[process.fileno()] = process
         for process in held.values():
@@ -207,8 +235,8 @@ def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_
             process.close()
 
 
-def _hold(pid: int, still_is: Callable[[int], bool]) -> Optional[Held]:
-    """Hold a process; None where it is gone, or its pid was reused."""
+def hold(pid: int, still_is: Callable[[int], bool]) -> Optional[Held]:
+    """Hold a process; None where it is gone, or its pid was reused: `still_is(pid)` is asked once it is held."""
     try:
         process = Held(pid)
     except OSError:  # gone, or no descriptors left until held ones have ended

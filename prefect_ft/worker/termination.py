@@ -10,6 +10,7 @@ from prefect_ft.worker.checkpoint_watch import CheckpointWatch
 from prefect_ft.worker.current import Current
 from prefect_ft.worker.last_look import LastLook
 from prefect_ft.worker.loop import Loop
+from prefect_ft.worker.processes import Held
 
 KILL_SLICE_S = 0.5
 """How long the agent handles nothing else while it waits for killed processes to end."""
@@ -46,6 +47,8 @@ class Termination:
         """Whether the attempt is known to have completed in all workers."""
         self._awaited: Set[str] = set()
         """What `on_stopped` waits for: the end of the `output`, the last `look`."""
+        self._outliving: Optional[Held] = None
+        """A process with grace left that outlives all ranks, and whose end is waited for."""
         self._last_look = LastLook(checkpoints, loop, lambda: self.settle("look")) if checkpoints else None
 
     def forget(self) -> None:
@@ -63,6 +66,11 @@ class Termination:
         """Whether the ranks have had SIGTERM, and SIGKILL is to follow."""
         return self._loop.is_set("kill")
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no rank is running, and nothing that has outlived its rank has grace left."""
+        return self._current.is_idle and self._outliving is None
+
     def writer_died(self) -> None:
         """Note that a rank has just died, perhaps while it was writing."""
         death = math.ceil(time.time() * DEATH_GRAIN_HZ) / DEATH_GRAIN_HZ
@@ -77,18 +85,40 @@ class Termination:
         """
         self.is_complete = complete
         self._loop.drop("kill")
-        if self._current.gang is not None and grace_s > 0 and not self._current.is_idle:
+        if self._current.gang is not None and grace_s > 0 and not self.is_idle:
             self._current.gang.terminate()
             self._loop.after("kill", grace_s, self._kill)
         else:
             self._kill()
 
     def hurry(self) -> None:
-        """End the grace period: all ranks have ended."""
-        self._loop.drop("kill")
-        self._kill()
+        """End the grace period once nothing is left of what got SIGTERM: all ranks have ended. Idempotent.
+
+        A shell ends before the trainer that it has started, which may be saving.
+        """
+        if self._outliving is not None:
+            return
+        gang = self._current.gang
+        self._outliving = gang.one_terminating() if gang is not None else None
+        if self._outliving is None:
+            self._kill()
+        else:
+            self._loop.watch(self._outliving, lambda _: self._outliving_ended())
+
+    def _outliving_ended(self) -> None:
+        self._let_go()
+        self.hurry()
+
+    def _let_go(self) -> None:
+        """Stop waiting for the end of what outlives the ranks. Idempotent."""
+        if self._outliving is not None:
+            self._loop.forget(self._outliving)
+            self._outliving.close()
+            self._outliving = None
 
     def _kill(self) -> None:
+        self._loop.drop("kill")
+        self._let_go()
         living = None if self._current.is_over else self._current.gang
         if living is not None and not living.end(KILL_SLICE_S):
             self._loop.after("kill", KILL_PAUSE_S, self._kill)

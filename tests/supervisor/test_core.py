@@ -525,6 +525,25 @@ def test_who_is_lost_is_not_waited_for_to_save(make: Make, tmp_path: Path, kind:
     assert (tmp_path / "asked").exists() is (kind == "preempted")
 
 
+def test_who_does_not_handle_the_signal_to_save_lives_and_that_is_warned_of(make: Make) -> None:
+    code = (
+        "from prefect_ft import heartbeat\nprint('up')\nif restarts: sys.exit()\n"
+        "while not heartbeat.should_checkpoint(): time.sleep(0.01)\nif rank == 0: save(7)\ntime.sleep(1000)"
+    )
+    on_demand = OnDemand(signal="SIGUSR1", grace_s=60)
+    fields = {"on_demand": on_demand, "saves": SavesPlan(directory="/ck")}
+    phase = make(code, checking={"settle_s": 0.0}, plan_fields=fields)
+    supervisor = phase.supervisor
+    set_out(supervisor)
+    supervisor._driver.run(lambda: "up" in phase.log.read_text())
+    supervisor._reports.hear({"kind": "preempted", "system": "s0"}, "the test")
+    phase.attempt()
+    (warning,) = [line for line in phase.journal.lines if isinstance(line, WarningLine)]
+    assert (warning.attempt, warning.what) == (1, "signal-unhandled")
+    assert warning.text.startswith("no process of rank 0 handles SIGUSR1 (")
+    assert phase.journal.history()[0].incident.verified == (7,)
+
+
 TOLD_TO_GO = """
 from prefect_ft import heartbeat
 if restarts: sys.exit()

@@ -31,6 +31,7 @@ FILLED = {
     "detected": {"report": {"device": "0", "code": "E1", "severity": None, "message": "m"}},
     "in_process": {"report": {"iteration": 1, "rank": None, "kind": "fault", "text": "t", "took_ms": 0.5}},
     "exited": {"code": 3},
+    "unhandled": {"signal": 10, "ranks": [1]},
     "checkpoints": {"new": [{"step": 1, "path": "p", "mtime": 2.5}], "gone": [1]},
     "excerpt": {"parts": [{"offset": 1, "line": 2, "text": "t"}]},
 }

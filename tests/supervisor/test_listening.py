@@ -85,6 +85,7 @@ def listening(
         ("in_process", {"report": {"iteration": 1, "rank": 0, "kind": "k", "text": "t", "took_ms": 1}}),
         ("sample", {}),
         ("diagnosis", {}),
+        ("unhandled", {"signal": 10}),
     ],
 )
 def test_ranks_that_are_not_its_own_are_ignored_and_that_is_said_once(
@@ -92,6 +93,8 @@ def test_ranks_that_are_not_its_own_are_ignored_and_that_is_said_once(
 ) -> None:
     inside = {"sample": SAMPLE, "diagnosis": DIAGNOSED}.get(kind)
     named = {"rank": rank} if inside is None else {"ranks": {str(rank): inside}}
+    if kind == "unhandled":
+        named = {"ranks": [rank]}
     said: list[str] = []
     with observed_by(lambda fact: said.append(fact.text) if isinstance(fact, Notice) else None):
         for _ in range(2):
