@@ -225,7 +225,7 @@ def cost(event: Event) -> str:
 def skipped_checkpoints(event: Event) -> Iterator[str]:
     """Yield a sentence about each checkpoint that the next attempt could not resume from."""
     for name, why in event.skipped.items():
-        yield f"Checkpoint {name} was damaged ({why}), so it was not used."
+        yield f"Checkpoint {name} was not used: {why}."
 
 
 def comebacks(story: Story) -> Iterator[str]:

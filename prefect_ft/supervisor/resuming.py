@@ -16,6 +16,7 @@ from prefect_ft.supervisor.launch import PhasePlan, SavesPlan
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.worker.checkpoints import ALL, CUT, NOTHING
+from prefect_ft.worker.checkpoints.names import COMPANION_NAME, PART_NAME
 
 MAX_SKIPPED_REPORTED = 5
 """The most skipped checkpoints that are reported at the start of an attempt."""
@@ -176,8 +177,10 @@ class Resuming:
         tell(Notice(text=f"{self._plan.phase}: {text}"))
 
     def report_skipped(self, chosen: Choice) -> dict[str, str]:
-        """Report and return the skipped checkpoints, with the reasons."""
-        skipped = dict(list(chosen.why_not.items())[:MAX_SKIPPED_REPORTED])
+        """Report and return the skipped checkpoints, with the reasons; of one that was chosen, no parts."""
+        beside = (PART_NAME, COMPANION_NAME) if chosen.step is not None else ()
+        reasons = [(name, why) for name, why in chosen.why_not.items() if why not in beside]
+        skipped = dict(reasons[:MAX_SKIPPED_REPORTED])
         for name, why in skipped.items():
             tell(Notice(text=f"{self._plan.phase}: not resumed from {name}: {why}"))
         return skipped

@@ -128,7 +128,7 @@ CAME_THROUGH = [
     "Took node-c out of use, recreated all workers and restarted with node-d from step 2,400.",
     "the system is gone, or the output of the training blames it, so the run continues without it",
     "Check node-c before using it again: the device is gone until the node is power-cycled. This run isolated it",
-    "Checkpoint step-2700.pt was damaged (cut off at 1048576 of 8388608 bytes), so it was not used.",
+    "Checkpoint step-2700.pt was not used: cut off at 1048576 of 8388608 bytes.",
     "2 failures in 5 h 31 min of work: one every 2 h 45 min (few failures: a rough estimate).",
     "A checkpoint took 12 s (4 measured).",
     "The best interval is 8 min 5 s",

@@ -292,6 +292,18 @@ beat(step=20); version("two", cut=3); os.abort()
     assert "snapshot.pt" in second.passed_over
 
 
+def test_parts_and_companions_are_not_listed_beside_the_checkpoint_that_is_resumed_from(make: Make) -> None:
+    code = """
+if restarts: sys.exit()
+for name in ("step-10-rank0.npz", "optimizer-step-10.npz", "step-20.npz"): open("ck/" + name, "w").write("PK")
+save(10); os.abort()
+"""
+    phase = make(code)
+    phase.run()
+    _, second = (line for line in phase.journal.lines if isinstance(line, AttemptLine))
+    assert (second.started_from, list(second.passed_over or ())) == (10, ["step-20.npz"])
+
+
 def test_checkpoints_that_nobody_recognises_are_named_once(make: Make, tmp_path: Path) -> None:
     code = """
 if restarts: sys.exit()
