@@ -26,6 +26,7 @@ class Overwritten(Enum):
 SYSTEM = "{system}"
 """The placeholder for a system's name in the path of checkpoints on its own disk."""
 
+UNKNOWN_NAME = "its name is not known as a checkpoint's"
 TEMPORARY_NAME = "its name is a temporary one"
 PART_NAME = "it is one part of several: use a directory for each step, a manifest, or a pattern"
 COMPANION_NAME = "by its name it goes with a checkpoint and is none: use a pattern if it is one"
