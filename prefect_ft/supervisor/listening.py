@@ -115,7 +115,8 @@ class Listener:
             case Detecting():
                 self._detecting(worker, event)
             case Unrecognised():
-                self._unsaved.unrecognised(event.names, self._number(event))
+                has_saved = bool(self._saves.verified)
+                self._unsaved.unrecognised(event.names, self._number(event), has_saved=has_saved)
             case Checkpoints():
                 self._found(worker, event)
             case Warm():

@@ -44,10 +44,10 @@ class Unsaved:
             )
             self._warner.warn("nothing-saved", text, attempt)
 
-    def unrecognised(self, names: Mapping[str, str], attempt: int) -> None:
+    def unrecognised(self, names: Mapping[str, str], attempt: int, *, has_saved: bool) -> None:
         """Warn of entries that look like checkpoints and are not recognised; `names` has the reason for each."""
         saves = self._saves
-        if saves is not None and not self._warner.has_warned("unrecognised"):
+        if saves is not None and not has_saved and not self._warner.has_warned("unrecognised"):
             self._warner.warn("unrecognised", _text(saves, names), attempt)
 
 

@@ -92,8 +92,12 @@ def test_the_advice_follows_the_reasons(names: dict[str, str], fields: dict[str,
     )
 
 
-def warned(names: dict[str, str], **fields: Any) -> list[str]:
+def test_a_phase_that_has_saved_is_not_warned_that_nothing_counts() -> None:
+    assert warned({"step-1": CUT, "step-2": CUT}, has_saved=True) == []
+
+
+def warned(names: dict[str, str], *, has_saved: bool = False, **fields: Any) -> list[str]:
     journal, clock = MemoryJournal(), PhaseClock()
     unsaved = Unsaved(SavesPlan(directory="saves", **fields), Warner("train", journal, clock), clock)
-    unsaved.unrecognised(names, 1)
+    unsaved.unrecognised(names, 1, has_saved=has_saved)
     return [line.text for line in journal.lines if isinstance(line, WarningLine)]
