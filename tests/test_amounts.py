@@ -6,6 +6,7 @@ import pytest
 
 from prefect_ft.amounts import count
 from prefect_ft.report.timeline import not_shown
+from prefect_ft.supervisor import SavesPlan
 from prefect_ft.supervisor.unsaved import _text as unrecognised
 
 
@@ -31,7 +32,7 @@ def test_lanes_that_are_hidden_are_counted(hidden: int, expected: str) -> None:
 
 
 def test_a_single_entry_that_does_not_count_is_warned_of_in_the_singular() -> None:
-    said = unrecognised("saves", {"best.bin": "no step in its name"})
+    said = unrecognised(SavesPlan(directory="saves"), {"best.bin": "no step in its name"})
     assert said.startswith(
         "1 entry of saves looks like a checkpoint and does not count (best.bin: no step in "
     )

@@ -665,3 +665,14 @@ def test_whatever_the_journal_the_parts_are_never_negative_and_add_up(
     worked_s = sum(end - start for start, end in zip(starts, ends, strict=False))
     assert told.time_s["productive"] + told.time_s["recompute"] == pytest.approx(worked_s, abs=0.002)
     json.dumps(told.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("what", ["unrecognised", "nothing-saved"])
+@pytest.mark.parametrize("saved_t", [None, 2.0, 5.0], ids=["never", "before", "since"])
+def test_a_warning_that_nothing_counts_ends_with_the_next_checkpoint(
+    what: str, saved_t: float | None
+) -> None:
+    warning = WarningLine(t=3.0, utc=UTC, attempt=1, what=what, text="nothing counts")
+    saved = [] if saved_t is None else [checkpoint(10, saved_t)]
+    lines = sorted([PHASE, attempt(0, 1), warning, *saved], key=lambda line: line.t)
+    assert summarise(lines).warnings == (() if saved_t == 5.0 else ("nothing counts",))

@@ -78,10 +78,9 @@ def _status_line(summary: PhaseSummary) -> Text:
     line = plain(f"{summary.phase or 'a phase that has only just begun'}: ")
     line.append(plaintext.as_line(summary.status), style=STATUS_STYLES.get(summary.status, ""))
     by_action = ", ".join(f"{number} {action}" for action, number in summary.restarts.items())
-    step = "?" if summary.final_step is None else summary.final_step
-    line.append(
-        f" at {save_noun(counted=summary.counted)} {step}, {count(sum(summary.restarts.values()), 'restart')}"
-    )
+    if summary.final_step is not None:
+        line.append(f" at {save_noun(counted=summary.counted)} {summary.final_step}")
+    line.append(f", {count(sum(summary.restarts.values()), 'restart')}")
     line.append(f" ({by_action})" if by_action else "")
     return line.append(plain(f": {summary.reason}") if summary.status == "failed" else "")
 

@@ -269,6 +269,8 @@ def warnings(job: JobConfig) -> list[str]:
             said[f"phases[{index}].skip_args: has no effect without autorestart.skip_steps; leave it out"] = (
                 None
             )
+        if phase.checkpoints is not None and (why := phase.checkpoints.never_copied) is not None:
+            said[f"phases[{index}].checkpoints.keep_copies: {why}"] = None
         if phase.launched is not None and (options := phase.launched.without_effect):
             verb = "have" if len(options) > 1 else "has"
             message = f"{', '.join(options)} {verb} no effect with rewrite_launcher: {_DECIDED_HERE}"

@@ -346,6 +346,19 @@ class Checkpoints(Section):
         """Whether they are at a URL, where the orchestrator looks for them."""
         return "://" in self.path
 
+    @property
+    def never_copied(self) -> str | None:
+        """Why `keep_copies` has no effect; None: it has, or is off."""
+        if not self.keep_copies or self.pattern is None:
+            return None
+        if "/" in self.pattern:
+            why = "only files directly in path are copied"
+        elif "{step}" in self.pattern:
+            why = "no file is overwritten whose name has {step}"
+        else:
+            return None
+        return f"has no effect with the pattern {shown(self.pattern)}: {why}"
+
     def places(self, systems: Iterable[str]) -> list[str]:
         """Return the directories on these systems' own disks, or the one that all share."""
         from prefect_ft.worker.checkpoints.names import place_on  # noqa: PLC0415  # as for the layouts

@@ -75,6 +75,12 @@ def is_incomplete(policy: Policy, highest_step: int, incident: Incident) -> bool
     )
 
 
+def ended_at_unknown_step(incident: Incident) -> bool:
+    """Return whether the training came to its end, and no checkpoint was ever known that says how far."""
+    known = (incident.step, incident.seen_step, incident.baseline_step)
+    return incident.kind == "completed" and all(step is None for step in known)
+
+
 def places(incident: Incident, gang: tuple[str, ...]) -> tuple[str, ...]:
     """Return the systems on which it happened; empty if the line does not say: a hand-over names the next pool."""
     if incident.kind == "handed_over":

@@ -59,14 +59,21 @@ def _what(s: Situation) -> str:
     incident = s.incident
     details = _details(incident)
     if s.incomplete:
-        step = s.checkpoints.highest or "an unknown step"
-        return f"incomplete success, step {step} of target_step {s.policy.target_step}{_in_brackets(details)}"
+        return _incomplete(s, details)
     if incident.kind == "exit":
         return f"{incident.failure_class}{_quoted(incident.evidence)}{_in_brackets(details)}"
     if incident.kind == "device_fault":
         details = [f"{incident.severity}", _HEALED[incident.healed], *details]
         return f"device fault {incident.code}{_in_brackets(details)}"
     return f"{_WORDS[incident.kind]}{_in_brackets(details)}"
+
+
+def _incomplete(s: Situation, details: list[str]) -> str:
+    step, target = s.checkpoints.highest or s.incident.step, s.policy.target_step
+    if step is not None:
+        return f"incomplete success, step {step} of target_step {target}{_in_brackets(details)}"
+    details = ["no checkpoint with a step was recognised", *details]
+    return f"incomplete success, unknown whether target_step {target} was reached{_in_brackets(details)}"
 
 
 def _details(incident: Incident) -> list[str]:

@@ -221,6 +221,9 @@ class AttemptLine(Line):
 NOT_RESUMED = "not-resumed"
 """Warned of: an attempt was given a checkpoint, and began anew."""
 
+NONE_COUNTS = ("unrecognised", "nothing-saved")
+"""Warned of: no checkpoint counts, which ends with the next one that does."""
+
 
 class WarningLine(Line):
     """Something that costs work, or will once a failure comes."""

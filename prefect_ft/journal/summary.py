@@ -13,6 +13,7 @@ from typing import Any
 from prefect_ft.journal.attempts import PARTS, AttemptSummary, Timeline, timeline_of
 from prefect_ft.journal.lines import end_of, head_of
 from prefect_ft.journal.records import (
+    NONE_COUNTS,
     CheckpointLine,
     HangLine,
     HangOverLine,
@@ -136,11 +137,14 @@ def _spent_s(timeline: Timeline) -> dict[str, float]:
 
 
 def _warnings(lines: Sequence[Line]) -> tuple[str, ...]:
-    """Return the first text of each kind."""
+    """Return the first text of each kind, of what has not been mended since."""
     texts: dict[str, str] = {}
     for line in lines:
         if isinstance(line, WarningLine):
             texts.setdefault(line.what, line.text)
+        elif isinstance(line, CheckpointLine):
+            for what in NONE_COUNTS:
+                texts.pop(what, None)
     return tuple(texts.values())
 
 

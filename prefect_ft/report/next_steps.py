@@ -7,6 +7,7 @@ from datetime import timedelta
 from shlex import quote
 
 from prefect_ft.amounts import count, save_noun
+from prefect_ft.decide.incidents import ended_at_unknown_step
 from prefect_ft.decide.skipping import BINDING
 from prefect_ft.report.story import LONG_SILENCE_S, Event, PhaseStory, Story
 from prefect_ft.report.words import duration
@@ -63,11 +64,30 @@ def _check_whether_alive(story: Story) -> str:
 
 def _fix(story: Story) -> Iterator[str]:
     last = story.events[-1] if story.events else None
+    if last is not None and ended_at_unknown_step(last.judged.incident):
+        yield from _show_steps(story)
+        return
     yield f"Fix the cause of the failure{_quoted(last)}: the run does not continue by itself."
     if last is not None and last.judged.incident.evidence is not None and last.judged.incident.evidence.hint:
         yield _without_backticks(last.judged.incident.evidence.hint)
     phase = _without_backticks(story.phases[-1].name)
     yield f"Then `prefect-ft resume {_run(story)}` restarts phase {phase}{_from(story)}."
+
+
+def _show_steps(story: Story) -> Iterator[str]:
+    """Tell what to set where nothing shows whether the training has reached its target."""
+    phase = story.phases[-1]
+    yield (
+        "The training ended with exit code 0, but no checkpoint with a step was recognised, so it is unknown whether "
+        f"it reached target_step {phase.target_step}. If it did, nothing more has to run."
+    )
+    yield (
+        "Otherwise set checkpoints.path and checkpoints.pattern so that its checkpoints are found, with steps in their "
+        "names or reported by a heartbeat (docs/checkpoints.md), or leave target_step out. "
+        "`prefect-ft run JOB.yaml --fresh` begins a run with the changed job; "
+        f"`prefect-ft resume {_run(story)}` repeats phase {_without_backticks(phase.name)}{_from(story)}, "
+        "with the old one."
+    )
 
 
 def _quoted(event: Event | None) -> str:

@@ -81,8 +81,8 @@ class Event:
     `number` counts disturbances from 1; `None`: the phase completed. `joined` are the systems that got a worker by
     the decision. `down_s` is the time from the incident to the first step of the next attempt (`has_resumed`), or to
     its start if no step is known, `None` if none followed;
-    `skipped` are the checkpoints that this attempt found damaged, each with the reason, and `start` is where it
-    started.
+    `skipped` are the checkpoints that this attempt could not resume from, each with the reason, and `start` is where
+    it started.
     """
 
     number: int | None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from prefect_ft.amounts import count, save_noun
 from prefect_ft.decide import rules
 from prefect_ft.decide.classify.launchers import was_killed
+from prefect_ft.decide.incidents import ended_at_unknown_step
 from prefect_ft.decide.reasons import signal_name
 from prefect_ft.journal.records import ComebackLine
 from prefect_ft.journal.summary import PhaseSummary
@@ -158,7 +159,11 @@ def what(event: Event) -> str:
     """Return what happened, and where."""
     incident = event.judged.incident
     text = _KINDS.get(incident.kind) or _CLASSES[incident.failure_class or "unknown"]
-    if incident.failure_class in ("unknown", None) and (incident.signal is not None or was_killed(incident)):
+    if ended_at_unknown_step(incident):
+        text = "The training ended, and whether it reached its target is unknown"
+    elif incident.failure_class in ("unknown", None) and (
+        incident.signal is not None or was_killed(incident)
+    ):
         text = "A training process was killed"
     details = list(_details(incident, event.where))
     return text + (f" ({', '.join(details)})" if details else "")
@@ -225,7 +230,7 @@ def cost(event: Event) -> str:
 def skipped_checkpoints(event: Event) -> Iterator[str]:
     """Yield a sentence about each checkpoint that the next attempt could not resume from."""
     for name, why in event.skipped.items():
-        yield f"Checkpoint {name} was damaged ({why}), so it was not used."
+        yield f"Checkpoint {name} was not used: {why}."
 
 
 def comebacks(story: Story) -> Iterator[str]:

@@ -21,12 +21,13 @@ MOST_PEERS = 8
 class Halt(NamedTuple):
     """What all agents said when an attempt had ended.
 
-    `deaths` are when writers died, in seconds since the epoch. `passed_over` is what could not be verified when the
-    one agent that there is looked for the last time; None: others may have seen something else, or nobody looked.
+    `deaths` are when writers died, in seconds since the epoch. `passed_over` is what worker 0's agent could not verify
+    when it looked for the last time; None: it has not. `is_alone`: no other agent's ranks can have written since.
     """
 
     deaths: list[float]
     passed_over: Mapping[str, str] | None
+    is_alone: bool
 
 
 class Gang:
@@ -133,5 +134,6 @@ class Gang:
                 self._roster.mark_unusable(number, f"processes {list(each.stuck)} hang in the kernel")
         return Halt(
             sorted({death for each in stopped.values() for death in each.deaths}),
-            stopped[0].passed_over if [*self._roster.members] == [*stopped] == [0] else None,
+            stopped[0].passed_over if 0 in stopped else None,
+            [*self._roster.members] == [*stopped] == [0],
         )

@@ -116,7 +116,8 @@ class Listener:
             case Detecting():
                 self._detecting(worker, event)
             case Unrecognised():
-                self._unsaved.unrecognised(event.names, self._number(event))
+                has_saved = bool(self._saves.verified)
+                self._unsaved.unrecognised(event.names, self._number(event), has_saved=has_saved)
             case Unhandled():
                 self._unsaved.unhandled(event.signal, event.ranks, self._number(event))
             case Checkpoints():

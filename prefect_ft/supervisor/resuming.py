@@ -16,6 +16,7 @@ from prefect_ft.supervisor.launch import PhasePlan, SavesPlan
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.worker.checkpoints import ALL, CUT, NOTHING
+from prefect_ft.worker.checkpoints.names import COMPANION_NAME, PART_NAME
 
 MAX_SKIPPED_REPORTED = 5
 """The most skipped checkpoints that are reported at the start of an attempt."""
@@ -44,6 +45,14 @@ class Choice(NamedTuple):
         return cls(chosen.step, chosen.path, chosen.why_not)
 
 
+class _Scan(NamedTuple):
+    """The last scan of an attempt, at a time of the phase's clock. `is_final`: nobody can have written since."""
+
+    t: float
+    why_not: Mapping[str, str]
+    is_final: bool
+
+
 class Resuming:
     """Chooses for one phase. `deaths` are when writers died without an orchestrator; seconds since the epoch."""
 
@@ -53,11 +62,11 @@ class Resuming:
         self._plan, self._saves = plan, saves
         self._journal, self._clock, self._log = journal, clock, log
         self.deaths: list[float] = []
-        self._last_scan: tuple[float, Mapping[str, str]] | None = None
+        self._last_scan: _Scan | None = None
 
-    def scanned(self, skipped: Mapping[str, str] | None) -> None:
+    def scanned(self, skipped: Mapping[str, str] | None, *, is_final: bool) -> None:
         """Keep the checkpoints skipped by the last scan; None: there was no scan."""
-        self._last_scan = None if skipped is None else (self._clock.now(), skipped)
+        self._last_scan = None if skipped is None else _Scan(self._clock.now(), skipped, is_final)
 
     def known_choice(self, decision: Decision | None, *, agent_knows: bool) -> Choice | None:
         """Return a choice that needs no scan: none, or what was good a moment ago; None: an agent has to choose.
@@ -69,13 +78,13 @@ class Resuming:
         saves = self._plan.saves
         asks = (saves is not None and saves.keeps_copies) or self._goes_on(decision)
         is_settled = agent_knows and _is_from_scratch(decision) and not asks
-        if not self._plan.has_checkpoints or is_settled:
+        if not self._plan.has_checkpoints:
             return Choice()
+        if is_settled:
+            return Choice(why_not=scanned.why_not) if scanned is not None else Choice()
         return self._seen(decision, scanned)
 
-    def _seen(
-        self, decision: Decision | None, scanned: tuple[float, Mapping[str, str]] | None
-    ) -> Choice | None:
+    def _seen(self, decision: Decision | None, scanned: _Scan | None) -> Choice | None:
         """Return the newest checkpoint if a restart in place was decided from it, and it was good a moment ago.
 
         Not where copies are kept: choosing also restores them; nor where only all agents together see it.
@@ -87,9 +96,8 @@ class Resuming:
             return None
         if scanned is None or newest is None or newest[0] != decision.resume_step:
             return None
-        scanned_t, why_not = scanned
-        is_fresh = self._clock.now() - scanned_t < SCAN_VALID_S
-        return Choice(*newest, why_not) if is_fresh else None
+        is_fresh = scanned.is_final and self._clock.now() - scanned.t < SCAN_VALID_S
+        return Choice(*newest, scanned.why_not) if is_fresh else None
 
     def criteria(self, decision: Decision | None) -> dict[str, Any]:
         """Return an agent's criteria: a checkpoint that was good at the decision may not be now."""
@@ -192,8 +200,10 @@ class Resuming:
         tell(Notice(text=f"{self._plan.phase}: {text}"))
 
     def report_skipped(self, chosen: Choice) -> dict[str, str]:
-        """Report and return the skipped checkpoints, with the reasons."""
-        skipped = dict(list(chosen.why_not.items())[:MAX_SKIPPED_REPORTED])
+        """Report and return the skipped checkpoints, with the reasons; of one that was chosen, no parts."""
+        beside = (PART_NAME, COMPANION_NAME) if chosen.step is not None else ()
+        reasons = [(name, why) for name, why in chosen.why_not.items() if why not in beside]
+        skipped = dict(reasons[:MAX_SKIPPED_REPORTED])
         for name, why in skipped.items():
             tell(Notice(text=f"{self._plan.phase}: not resumed from {name}: {why}"))
         return skipped

@@ -5,14 +5,15 @@ Owns when to warn and the text: once a phase, in the log and the journal.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from prefect_ft.amounts import count
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide.reasons import signal_name
 from prefect_ft.supervisor.launch import SavesPlan
+from prefect_ft.supervisor.step_pattern import step_pattern
 from prefect_ft.supervisor.warner import Warner
+from prefect_ft.worker.checkpoints.names import UNKNOWN_NAME, UsualNames
 
 MAX_NAMED = 3
 
@@ -23,6 +24,7 @@ class Unsaved:
     """`saves` is None where checkpoints do not matter."""
 
     def __init__(self, saves: SavesPlan | None, warner: Warner, clock: PhaseClock) -> None:
+        self._saves = saves
         self._path = saves.directory if saves is not None else ""
         self._after_s = saves.warn_after_s if saves is not None else 0.0
         self._warner, self._clock = warner, clock
@@ -43,10 +45,11 @@ class Unsaved:
             )
             self._warner.warn("nothing-saved", text, attempt)
 
-    def unrecognised(self, names: Mapping[str, str], attempt: int) -> None:
+    def unrecognised(self, names: Mapping[str, str], attempt: int, *, has_saved: bool) -> None:
         """Warn of entries that look like checkpoints and are not recognised; `names` has the reason for each."""
-        if self._path and not self._warner.has_warned("unrecognised"):
-            self._warner.warn("unrecognised", _text(self._path, names), attempt)
+        saves = self._saves
+        if saves is not None and not has_saved and not self._warner.has_warned("unrecognised"):
+            self._warner.warn("unrecognised", _text(saves, names), attempt)
 
     def unhandled(self, number: int, ranks: Sequence[int], attempt: int) -> None:
         """Warn of ranks that do not handle the signal that asks for a checkpoint."""
@@ -63,20 +66,28 @@ def _unhandled(signal: str, ranks: Sequence[int]) -> str:
     )
 
 
-def _text(path: str, names: Mapping[str, str]) -> str:
+def _text(saves: SavesPlan, names: Mapping[str, str]) -> str:
     some = "; ".join(f"{name}: {why}" for name, why in list(names.items())[:MAX_NAMED])
     more = f"; and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    pattern = pattern_of(names)
-    wanted = f'checkpoints.pattern: "{pattern}"' if pattern else "checkpoints.pattern or checkpoints.layout"
     entries = count(
         len(names),
-        f"entry of {path} looks like a checkpoint and does not count",
-        f"entries of {path} look like checkpoints and none of them counts",
+        f"entry of {saves.directory} looks like a checkpoint and does not count",
+        f"entries of {saves.directory} look like checkpoints and none of them counts",
     )
-    return f"{entries} ({some}{more}). {_LOSES} Set {wanted}."
+    return f"{entries} ({some}{more}). {_LOSES} {_advice(saves, names)}"
 
 
-def pattern_of(names: Iterable[str]) -> str | None:
-    """Return the pattern of all these names, with their last number as the step; None: they share none."""
-    patterns = {re.sub(r"[0-9]+(?=[^0-9]*$)", "{step}", name) for name in names}
-    return patterns.pop() if len(patterns) == 1 else None
+def _advice(saves: SavesPlan, names: Mapping[str, str]) -> str:
+    """Return what to set where the reasons show it, else where to read about them."""
+    pattern = step_pattern(names) if {*names.values()} == {UNKNOWN_NAME} else None
+    if pattern is not None:
+        return f'Set checkpoints.pattern: "{pattern}".'
+    if UNKNOWN_NAME in names.values():
+        return "docs/checkpoints.md#names says which names count, and how checkpoints.pattern names others."
+    can_copy = not (saves.keeps_copies or saves.is_local or saves.look is not None)
+    if can_copy and all("/" not in name and UsualNames().overwritten(name) for name in names):
+        return (
+            "checkpoints.keep_copies: true keeps the last whole versions of a file that is overwritten "
+            "(docs/checkpoints.md#one-file-that-is-overwritten)."
+        )
+    return "docs/checkpoints.md says what counts."

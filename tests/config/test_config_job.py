@@ -290,6 +290,23 @@ def test_words_for_skipped_steps_have_no_effect_where_none_are_skipped() -> None
 
 
 @pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        pytest.param("*/last.pt", "only files directly in path are copied", id="below-a-directory"),
+        pytest.param("weights_{step}.bin", "no file is overwritten whose name has {step}", id="with-a-step"),
+        pytest.param("best.pt", None, id="a-file"),
+        pytest.param(None, None, id="usual-names"),
+    ],
+)
+def test_copies_that_are_never_made_are_warned_of(pattern: str | None, why: str | None) -> None:
+    checkpoints = {"path": "c", "pattern": pattern}
+    none, wanted = (phase(checkpoints={**checkpoints, "keep_copies": keeps}) for keeps in (False, True))
+    said = f"phases[0].checkpoints.keep_copies: has no effect with the pattern {pattern!r}: {why}"
+    assert warnings(job(phases=[none])) == []
+    assert warnings(job(phases=[wanted])) == ([said] if why is not None else [])
+
+
+@pytest.mark.parametrize(
     ("field", "lowest", "too_low"),
     [
         ("stop_grace_s", 0, -1),

@@ -271,9 +271,16 @@ HEALED = {
         pytest.param(
             replace(POLICY, target_step=400),
             [{"kind": "completed", "exit_code": 0, "worker": 1}],
-            "incomplete success, step an unknown step of target_step 400 (worker 1) without progress, failure 1 of 3: "
-            "restarted in place from scratch after 10 s",
+            "incomplete success, unknown whether target_step 400 was reached (no checkpoint with a step was "
+            "recognised, worker 1) without progress, failure 1 of 3: restarted in place from scratch after 10 s",
             id="incomplete-at-an-unknown-step",
+        ),
+        pytest.param(
+            replace(POLICY, target_step=400),
+            [{"kind": "completed", "exit_code": 0, "step": 0}],
+            "incomplete success, step 0 of target_step 400 without progress, failure 1 of 3: "
+            "restarted in place from step 0 after 10 s",
+            id="incomplete-at-step-0",
         ),
         pytest.param(
             replace(POLICY, systems=("s0", "s1"), isolation_ttl_s=1),

@@ -45,7 +45,9 @@ def test_a_run_that_has_ended_is_summed_up_as_it_was(tmp_path: Path, release: st
     (summary,) = model.glob("*/summary.json")
     was = json.loads(summary.read_text())
     now = json.loads(json.dumps(summarise(read_lines(summary.with_name("journal.jsonl"))).to_json()))
-    times = {part: now["time_s"][part] for part in was["time_s"]}  # there may be further parts by now, and fields
+    times = {
+        part: now["time_s"][part] for part in was["time_s"]
+    }  # there may be further parts by now, and fields
     pairs = zip(was["attempts"], now["attempts"], strict=True)
     attempts = [{name: after[name] for name in before} for before, after in pairs]
     assert {**{name: now[name] for name in was}, "time_s": times, "attempts": attempts} == was

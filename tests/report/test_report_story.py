@@ -128,7 +128,7 @@ CAME_THROUGH = [
     "Took node-c out of use, recreated all workers and restarted with node-d from step 2,400.",
     "the system is gone, or the output of the training blames it, so the run continues without it",
     "Check node-c before using it again: the device is gone until the node is power-cycled. This run isolated it",
-    "Checkpoint step-2700.pt was damaged (cut off at 1048576 of 8388608 bytes), so it was not used.",
+    "Checkpoint step-2700.pt was not used: cut off at 1048576 of 8388608 bytes.",
     "2 failures in 5 h 31 min of work: one every 2 h 45 min (few failures: a rough estimate).",
     "A checkpoint took 12 s (4 measured).",
     "The best interval is 8 min 5 s",
@@ -422,6 +422,38 @@ def test_the_first_values_out_of_the_usual_are_named(odd: int, more: str) -> Non
         *(f"In attempt 3 of phase pretrain, rank 1: loss is NaN at step {step}." for step in (231, 232, 233)),
         more,
     ]
+
+
+def of_a_target(step: int | None) -> Story:
+    """A run that trained to its end and gave up, since no checkpoint shows that it has reached its target."""
+    policy = Policy(systems=("node-a",), workers=1, max_num_restarts=0, target_step=60)
+    run = Telling(policy, target_step=60)
+    run.attempt(0.0, saved_every=999, until=9.0)
+    decision = run.end_attempt(9.0, step=step, reached=None, kind="completed", exit_code=0)
+    run.append("end", 10.0, status="failed", reason=decision.reason)
+    return told(run)
+
+
+def test_a_training_that_ended_at_an_unknown_step_is_told_what_to_set() -> None:
+    story = of_a_target(None)
+    unknown, otherwise = next_steps(story)
+    assert unknown == (
+        "The training ended with exit code 0, but no checkpoint with a step was recognised, so it is unknown whether "
+        "it reached target_step 60. If it did, nothing more has to run."
+    )
+    assert otherwise == (
+        "Otherwise set checkpoints.path and checkpoints.pattern so that its checkpoints are found, with steps in their "
+        "names or reported by a heartbeat (docs/checkpoints.md), or leave target_step out. "
+        "`prefect-ft run JOB.yaml --fresh` begins a run with the changed job; "
+        "`prefect-ft resume 20260301-220000-c0ffee` repeats phase pretrain from scratch, with the old one."
+    )
+    assert "The training ended, and whether it reached its target is unknown" in lead(story)
+
+
+def test_a_training_that_ended_below_its_target_is_said_to_have_done_so() -> None:
+    story = of_a_target(40)
+    assert next(iter(next_steps(story))).startswith("Fix the cause of the failure")
+    assert "The training ended before its target" in lead(story)
 
 
 def test_of_a_run_that_has_long_been_silent_nothing_is_claimed() -> None:

@@ -292,6 +292,18 @@ beat(step=20); version("two", cut=3); os.abort()
     assert "snapshot.pt" in second.passed_over
 
 
+def test_parts_and_companions_are_not_listed_beside_the_checkpoint_that_is_resumed_from(make: Make) -> None:
+    code = """
+if restarts: sys.exit()
+for name in ("step-10-rank0.npz", "optimizer-step-10.npz", "step-20.npz"): open("ck/" + name, "w").write("PK")
+save(10); os.abort()
+"""
+    phase = make(code)
+    phase.run()
+    _, second = (line for line in phase.journal.lines if isinstance(line, AttemptLine))
+    assert (second.started_from, list(second.passed_over or ())) == (10, ["step-20.npz"])
+
+
 def test_checkpoints_that_nobody_recognises_are_named_once(make: Make, tmp_path: Path) -> None:
     code = """
 if restarts: sys.exit()
@@ -349,6 +361,36 @@ def test_a_checkpoint_that_was_seen_whole_is_not_looked_for_again(
     phase = make(f"if restarts: sys.exit()\nif rank == 0: save(5); save(10); {end}\nsignal.pause()", **fields)
     phase.run()
     assert (phase.resumed_from(), len(choices)) == (["", resumed], asked)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_restart_from_scratch_names_what_was_cut_without_looking_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    choose, choices = Gang.choose, []
+    monkeypatch.setattr(
+        Gang, "choose", lambda gang, *told, **named: choices.append(1) or choose(gang, *told, **named)
+    )
+    code = """
+if restarts: sys.exit()
+if rank == 0:
+    save(1)
+    while '"step":1,"path"' not in open("journal.jsonl").read(): time.sleep(0.005)
+    os.truncate("ck/step-1.npz", 50)
+    os.abort()
+signal.pause()
+"""
+    phase = make(code, workers=workers)
+    heard: list[Fact] = []
+    with observed_by(heard.append):
+        phase.run()
+    _, second = (line for line in phase.journal.lines if isinstance(line, AttemptLine))
+    why = "central directory missing: cut off after 50 bytes"
+    assert (second.started_from, second.passed_over) == (None, {"step-1.npz": why})
+    assert f"train: not resumed from step-1.npz: {why}" in [
+        fact.text for fact in heard if isinstance(fact, Notice)
+    ]
+    assert len(choices) == 1
 
 
 def test_what_an_earlier_run_saved_is_resumed_from_and_is_no_progress(make: Make, tmp_path: Path) -> None:

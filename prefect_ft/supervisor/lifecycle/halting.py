@@ -123,7 +123,10 @@ class Halting:
         ctx, ended = self._context, self._ended
         halt = ctx.gang.halt()
         assert ended is not None
-        ctx.resuming.scanned(halt.passed_over if ctx.remote is None else ctx.remote.skipped)
+        if ctx.remote is None:
+            ctx.resuming.scanned(halt.passed_over, is_final=halt.is_alone)
+        else:
+            ctx.resuming.scanned(ctx.remote.skipped, is_final=True)
         ended.deaths, ended.reaped_t = halt.deaths, round(ctx.clock.now(), 6)
         ctx.hangs.end()
         if ended.attempt is not None:

@@ -31,6 +31,7 @@ from prefect_ft.worker.checkpoints.manifest import BESIDE, Hashes
 from prefect_ft.worker.checkpoints.marks import Known, Mark
 from prefect_ft.worker.checkpoints.names import (
     TEMPORARY_NAME,
+    UNKNOWN_NAME,
     Overwritten,
     PatternNames,
     Reading,
@@ -447,7 +448,7 @@ class Finder:
             return None
         if reading is None and self._names.overwritten(name) is None:
             if self._names.resembles(name) or self._is_rewritten(name, item):
-                self._unrecognised[name] = "its name is not known as a checkpoint's"
+                self._unrecognised[name] = UNKNOWN_NAME
             return None
         return self._entry(name, reading, item, beside)
 

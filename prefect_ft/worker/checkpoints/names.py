@@ -26,7 +26,10 @@ class Overwritten(Enum):
 SYSTEM = "{system}"
 """The placeholder for a system's name in the path of checkpoints on its own disk."""
 
+UNKNOWN_NAME = "its name is not known as a checkpoint's"
 TEMPORARY_NAME = "its name is a temporary one"
+PART_NAME = "it is one part of several: use a directory for each step, a manifest, or a pattern"
+COMPANION_NAME = "by its name it goes with a checkpoint and is none: use a pattern if it is one"
 
 _STEP = r"[-_=.]?(?P<step>[0-9]{1,18})(?![0-9a-z])"
 # The first that is found decides, so that epoch=1-step=100 is step 100 and an epoch counts last.
@@ -243,9 +246,9 @@ def _refusal(lowered: str) -> Optional[str]:
     if _SET_ASIDE.search(lowered):
         return "its name sets it aside"
     if _PART.search(lowered):
-        return "it is one part of several: use a directory for each step, a manifest, or a pattern"
+        return PART_NAME
     if _COMPANION.search(lowered):
-        return "by its name it goes with a checkpoint and is none: use a pattern if it is one"
+        return COMPANION_NAME
     return None
 
 
