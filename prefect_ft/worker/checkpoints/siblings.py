@@ -29,6 +29,7 @@ class Siblings:
         """The name of each step, by shape."""
         self._states: Set[_Shape] = set()
         """The shapes of what is no checkpoint by itself."""
+        self._lack: Dict[Tuple[_Shape, _Shape], Optional[int]] = {}
         for name in names:
             step = steps.get(name)
             state = state_step(name) if step is None else None
@@ -49,13 +50,18 @@ class Siblings:
     def missing(self, name: str) -> Optional[_Shape]:
         """Return what every other checkpoint of its kind, since there are such files, has beside it; None: nothing."""
         step = self._steps[name]
-        own = self._there[_shape(name, step)]
-        for shape, there in self._beside(name):
+        own = _shape(name, step)
+        return next((shape for shape, _ in self._beside(name) if self._lacks(own, shape) == step), None)
+
+    def _lacks(self, own: _Shape, shape: _Shape) -> Optional[int]:
+        """Return the only step that lacks what all others have since the first that has it; None: not one alone."""
+        if (own, shape) not in self._lack:
+            there = self._there[shape]
             first = min(there)
-            others = {each for each in own if each >= first and each != step}
-            if step > first and step not in there and others and others <= there.keys():
-                return shape
-        return None
+            since = {step for step in self._there[own] if step >= first}
+            lacking = since - there.keys()
+            self._lack[own, shape] = lacking.pop() if len(lacking) == 1 and len(since) > 1 else None
+        return self._lack[own, shape]
 
     def _beside(self, name: str) -> Iterable[Tuple[_Shape, Dict[int, str]]]:
         own = _shape(name, self._steps[name])
