@@ -29,6 +29,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
 CREATING = waiting("ContainerCreating")
 NO_PYTHON = "the image has no such Python: name its interpreter in `python`"
 NOT_MADE = "make it, or name one that is there in `volumes`"
+LATE = 'MountVolume.SetUp failed for volume "c" : failed to sync configmap cache: timed out waiting for the condition'
 CORDONED = "0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't match node affinity."
 
 
@@ -170,6 +171,19 @@ MISSING = event("FailedScheduling", 'persistentvolumeclaim "training" not found'
             'its pod still waits: FailedMount: MountVolume.SetUp failed for volume "volume-0" : mount failed: exit '
             "status 32 connection refused (the node does not reach the registry or the file server)",
             id="volume-not-mounted",
+        ),
+        pytest.param(
+            pod(state=CREATING),
+            [MOUNT, event("FailedMount", LATE)],
+            'its pod still waits: FailedMount: MountVolume.SetUp failed for volume "volume-0" : mount failed: exit '
+            "status 32 connection refused (the node does not reach the registry or the file server)",
+            id="another-volume-is-only-late",
+        ),
+        pytest.param(
+            pod(state=CREATING),
+            [event("FailedMount", LATE)],
+            f"its pod still waits: FailedMount: {LATE}",
+            id="the-only-volume-is-late",
         ),
         pytest.param(
             pod(state=waiting("ErrImagePull", "rpc error: pull access denied for a")),

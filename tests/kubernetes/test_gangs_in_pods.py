@@ -101,7 +101,7 @@ Trouble = Callable[[Target], AbstractContextManager[None]]
             id="no-image",
         ),
         pytest.param(
-            {"volumes": [{"path": "/c", "config_map": "not-there"}], "start_timeout_s": 4},
+            {"volumes": [{"path": "/c", "config_map": "not-there"}], "start_timeout_s": 8},
             nullcontext,
             r'its pod still waits: FailedMount: .*configmap "not-there" not found \(make it, or name one',
             True,

@@ -116,7 +116,7 @@ def waits_for(pod: Json, events: Sequence[Json]) -> Trouble:
     if (unscheduled := _unscheduled(pod)) is not None:
         return trouble(f"its pod is not scheduled: {_one_line(unscheduled)}")
     if warnings:
-        last = warnings[-1]
+        last = sorted(warnings, key=lambda each: NOT_YET not in each["message"])[-1]
         return trouble(f"its pod still waits: {last['reason']}: {_one_line(last['message'])}")
     for state in _states(pod):
         if "waiting" in state:
