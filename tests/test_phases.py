@@ -623,6 +623,20 @@ def test_a_phase_that_fails_of_what_an_earlier_one_saved_goes_back(tmp_path: Pat
     assert resumed(tmp_path) == ["", "step-3.json", "step-4.json", "step-3.json", ""]
 
 
+@pytest.mark.parametrize("earlier", [3, 1000])
+def test_a_phase_of_whose_own_saves_none_can_be_loaded_goes_on_with_what_it_began_with(
+    tmp_path: Path, earlier: int
+) -> None:
+    """Also where it counts its steps anew."""
+    first = SAVES.replace("$((PREFECT_FT_ATTEMPT + 2))", str(earlier))
+    unreadable = "echo 'RuntimeError: PytorchStreamReader failed reading zip archive: invalid header'; exit 1"
+    fails = f'case "$PREFECT_FT_ATTEMPT" in 1) kill -KILL $$;; 2) {unreadable};; esac'
+    second = f"{SAVES.replace('+ 2', '+ 9').replace('echo', '[ $PREFECT_FT_ATTEMPT != 1 ] || echo')}{fails}"
+    run_whole(job_in(tmp_path, first, second))
+    began = f"step-{earlier}.json"
+    assert resumed(tmp_path) == ["", began, "step-10.json", began]
+
+
 @pytest.mark.parametrize("resume", ["auto", "never"])
 def test_what_lies_there_before_a_phase_that_does_not_resume_stays(tmp_path: Path, resume: str) -> None:
     (tmp_path / "ck").mkdir()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from prefect_ft.amounts import count
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
-from prefect_ft.journal.records import EarlierSavesLine, IncidentLine
+from prefect_ft.journal.records import AttemptLine, EarlierSavesLine, IncidentLine
 from prefect_ft.model import Decision, FailureClass
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.events import Chosen
@@ -116,27 +116,37 @@ class Resuming:
             return NO_STEP if self._begins_without else None
         if decision.resume_step is not None:
             return decision.resume_step
-        return self._below_failed if self._goes_on(decision) else NO_STEP
+        if not self._goes_on(decision):
+            return NO_STEP
+        limits = [step for step in (self._began_with, self._below_failed) if step is not None]
+        return min(limits, default=None)
 
     def _goes_on(self, decision: Decision | None) -> bool:
         """Return whether a restart that was decided from scratch goes on with what an earlier phase saved.
 
-        Decisions know only what the phase itself has saved.
+        Decisions know only what the phase itself has saved. Once it has, that is what its first attempt was given.
         """
         saves = self._plan.saves
         if decision is None or decision.resume_step is not None or saves is None or saves.is_local:
             return False
-        return bool(self._earlier_marks)
+        return bool(self._earlier_marks) and (not self._saves.steps or self._began_with is not None)
+
+    @property
+    def _began_with(self) -> int | None:
+        """The step that the phase's first attempt was given; None: there was none, or no attempt has begun."""
+        first = (line.resume_step for line in self._journal.lines if isinstance(line, AttemptLine))
+        return next(first, None)
 
     @property
     def _below_failed(self) -> int | None:
-        """The step below all that could not be loaded, or gave bad numbers; None: there was none."""
-        failed = [
+        """The step below all that could not be loaded, or gave bad numbers, of others than its own; None: none did."""
+        failed = {
             end.incident.started_from or 0
             for end in self._journal.lines
             if isinstance(end, IncidentLine) and end.incident.failure_class in ("checkpoint", "numeric")
-        ]
-        return min(failed, default=0) - 1 if failed else None
+        }
+        earlier = failed.difference(self._saves.steps)
+        return min(earlier) - 1 if earlier else None
 
     def _gives_way(self, decision: Decision | None) -> str:
         """Return which overwritten files that do not count give way to copies, or are renamed."""
@@ -151,9 +161,9 @@ class Resuming:
 
     @property
     def _earlier_marks(self) -> tuple[Mapping[str, Any], ...]:
-        """Checkpoints that earlier phases verified, as long as no attempt of this one has saved."""
+        """Checkpoints that earlier phases verified."""
         saves = self._plan.saves
-        return () if saves is None or self._saves.steps or saves.since_s is not None else saves.marks
+        return () if saves is None or saves.since_s is not None else saves.marks
 
     @property
     def _begins_without(self) -> bool:
