@@ -72,6 +72,7 @@ def _fix(story: Story) -> Iterator[str]:
         yield _without_backticks(last.judged.incident.evidence.hint)
     phase = _without_backticks(story.phases[-1].name)
     yield f"Then `prefect-ft resume {_run(story)}` restarts phase {phase}{_from(story)}."
+    yield "If the job file has to change, `prefect-ft run JOB.yaml` begins a new run with it; `resume` does not."
 
 
 def _show_steps(story: Story) -> Iterator[str]:

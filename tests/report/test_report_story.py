@@ -155,6 +155,7 @@ GAVE_UP = [
         "Then `prefect-ft resume 20260301-220000-c0ffee` restarts phase pretrain from its last good "
         "checkpoint, step 100."
     ),
+    "If the job file has to change, `prefect-ft run JOB.yaml` begins a new run with it; `resume` does not.",
     "It was interrupted 3 times and restarted twice.",
     "ValueError: shard-0017.tar: record 88 is truncated",
     "Gave up.",
