@@ -73,9 +73,9 @@ Trouble = Callable[[Target], AbstractContextManager[None]]
     ("fields", "trouble", "said", "on_any_system"),
     [
         pytest.param(
-            {"resources": {"requests": {"cpu": "1000"}}, "start_timeout_s": 2},
+            {"resources": {"requests": {"cpu": "1000"}}, "start_timeout_s": 5},
             nullcontext,
-            r"2 of 2 pods do not run after 2 s: its pod is not scheduled: .*Insufficient cpu.*ask for less in",
+            r"2 of 2 pods do not run after 5 s: its pod is not scheduled: .*Insufficient cpu.*ask for less in",
             False,
             id="unschedulable",
         ),
@@ -108,7 +108,7 @@ Trouble = Callable[[Target], AbstractContextManager[None]]
             id="volume-not-mounted",
         ),
         pytest.param(
-            {"volumes": [{"path": "/c", "claim": "not-there"}], "start_timeout_s": 2},
+            {"volumes": [{"path": "/c", "claim": "not-there"}], "start_timeout_s": 5},
             nullcontext,
             r'persistentvolumeclaim "not-there" not found\.? \(make the claim, or',
             True,
