@@ -102,6 +102,19 @@ def test_what_is_cut_beside_it_is_not_waited_for(tmp_path: Path) -> None:
             [10, 20, 30],
             id="with-an-epoch-in-one-name",
         ),
+        pytest.param(
+            ["epoch_0.pth", "epoch_1.pth", "epoch_2.pth", "rng_state_0.pth", "rng_state_1.pth"],
+            [0, 1, 2],
+            id="of-each-rank",
+        ),
+        pytest.param(
+            ["epoch_1.pt", "epoch_2.pt", "optimizer_0.pt", "optimizer_1.pt"], [1, 2], id="of-each-model"
+        ),
+        pytest.param(
+            ["model_1.pt", "optimizer_1.pt", "model_2.pt", "optimizer_2.pt", "epoch_2.pt", "epoch_3.pt"],
+            [1, 2, 3],
+            id="of-an-earlier-phase",
+        ),
         pytest.param(["step-1.pt", "best_1.pt", "step-2.pt"], [1, 2], id="a-best-one"),
         pytest.param(["step-1.pt", "step-1.json", "step-2.pt"], [1, 2], id="notes"),
         pytest.param(["step-1.pt", "optimizer_1.pt.tmp", "step-2.pt"], [1, 2], id="temporary"),
@@ -117,7 +130,7 @@ def test_what_others_do_not_all_have_is_not_missed(
     assert scan(Finder(str(tmp_path)))[0] == counts
 
 
-@pytest.mark.parametrize("own", ["epoch={0}-step={0}00.pt", "step={0}-loss=0.{1}.pt"])
+@pytest.mark.parametrize("own", ["epoch={0}-step={0}00.pt", "step={0}-loss=0.{1}.pt", "step={0}-{1:x}.pt"])
 def test_names_that_all_differ_in_further_numbers_cost_no_more(own: str) -> None:
     names = [own.format(step, 7919 * step % 10007) for step in range(1, 3001)]
     states = [f"optimizer-{name}" for name in names]
@@ -141,7 +154,7 @@ def test_what_was_verified_stays_so_when_the_file_beside_it_goes(tmp_path: Path)
     [
         ("optimizer_4.pt", 4),
         ("step-100-optim.pt", 100),
-        ("rng_state_7.pth", 7),
+        ("rng_state_7.pth", None),
         ("GradScaler.pt", None),
         ("optimizer.pt", None),
         ("optimizer_4.log", None),

@@ -60,14 +60,16 @@ class Siblings:
         return self._lacking[own].get(self._steps[name])
 
     def _lacking_of(self, own: _Shape) -> Dict[int, _Shape]:
-        """Return each step that alone lacks what all others have since the first that has it."""
+        """Return each step that alone lacks what all others have since the first that has it.
+
+        Files of which some have no checkpoint of this shape are others': their number may be a rank's.
+        """
         mine = self._there[own]
         steps = sorted(mine)
         lacking: Dict[int, _Shape] = {}
         for shape in sorted([*self._states, *self._pairs(own)] if len(steps) > 1 else ()):
             there, first = self._there[shape], bisect_left(steps, min(self._there[shape]))
-            both = sum(step in mine for step in there)
-            if both and len(steps) - first == both + 1:
+            if there.keys() <= mine.keys() and len(steps) - first == len(there) + 1:
                 lacking.update({step: shape for step in steps[first:] if step not in there})
         return lacking
 
