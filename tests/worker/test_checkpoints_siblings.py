@@ -68,6 +68,17 @@ def test_what_is_cut_beside_it_counts_as_missing(tmp_path: Path) -> None:
     assert why_not["model_2.pt"].startswith("optimizer_2.pt beside it: ")
 
 
+def test_what_is_beside_it_may_have_another_layout_than_the_named_one(tmp_path: Path) -> None:
+    for step in (1, 2):
+        put(tmp_path / f"model_{step}.npz", torch_file())
+        put(tmp_path / f"optimizer_{step}.safetensors", b"\x02\0\0\0\0\0\0\0{}")
+    finder = Finder(str(tmp_path), layout="npz")
+    assert scan(finder)[0] == [1, 2]
+    put(tmp_path / "model_3.npz", torch_file())
+    put(tmp_path / "optimizer_3.safetensors", b"\x02\0\0\0\0\0\0\0{")
+    assert scan(finder)[0] == [1, 2]
+
+
 def test_what_is_young_beside_it_is_waited_for(tmp_path: Path) -> None:
     saved(tmp_path, "model_1.pt", "optimizer_1.pkl", "model_2.pt")
     put(tmp_path / "optimizer_2.pkl", age=0.5)
