@@ -152,6 +152,14 @@ def test_names_that_all_differ_in_further_numbers_cost_no_more(own: str) -> None
     assert time.process_time() - began < 5  # it took minutes
 
 
+def test_what_a_completed_attempt_saved_last_may_be_alone(tmp_path: Path) -> None:
+    saved(tmp_path, "model_1.pt", "optimizer_1.pt", "model_2.pt")
+    finder = Finder(str(tmp_path))
+    assert scan(finder)[0] == [1]
+    assert [item.step for item in finder.scan(NOW, is_over=True)] == [1, 2]
+    assert scan(finder)[0] == [1, 2]
+
+
 def test_what_was_verified_stays_so_when_the_file_beside_it_goes(tmp_path: Path) -> None:
     saved(tmp_path, *(f"{name}_{step}.pt" for name in ("model", "optimizer") for step in (1, 2)))
     finder = Finder(str(tmp_path))

@@ -155,6 +155,8 @@ class Finder:
         deaths: Sequence[float] = (),
         renamed: Collection[str] = (),
         step_at: StepAt = lambda _: None,
+        *,
+        is_over: bool = False,
     ) -> List[Checkpoint]:
         """Return all verified checkpoints by step; where two have the same step, the one written last.
 
@@ -163,8 +165,9 @@ class Finder:
         An entry is read again only when its files have changed or are younger than the settle time.
         What was verified before and has not changed needs no second proof, whatever its format is.
         `step_at` tells the step of a new version of a file that is overwritten; else versions are counted.
+        `is_over`: all writers have completed, so that no file is missed beside a checkpoint.
         """
-        moment = Moment(now, deaths, frozenset(renamed))
+        moment = Moment(now, deaths, frozenset(renamed), is_over)
         self._begun = now if self._begun is None else self._begun
         self._why_not, self._unrecognised, self.settles_at = {}, {}, None
         self._cut = set()
@@ -345,7 +348,7 @@ class Finder:
         reason = self._proofs.objection(entry, item.verdict, moment)
         if reason or not siblings.has(entry.name) or self._proofs.of(entry) is not None:
             return reason
-        if (shape := siblings.missing(entry.name)) is not None:
+        if not moment.is_over and (shape := siblings.missing(entry.name)) is not None:
             return f"{shape} is missing, which every other one has beside it"
         for name in siblings.of(entry.name):
             other = beside.get(name)
