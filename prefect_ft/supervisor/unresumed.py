@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby, pairwise
+from pathlib import PurePath
 
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import NOT_RESUMED, AttemptLine, CheckpointLine, IncidentLine
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.warner import Warner
+from prefect_ft.worker.checkpoints.names import UsualNames
 
 
 class Unresumed:
@@ -29,7 +31,8 @@ class Unresumed:
         start = self._start_of(line.attempt)
         if start is None or start.resume_step is None or not 0 < line.step < start.resume_step:
             return
-        is_own = line.written_t > start.t and not line.counted
+        is_best = UsualNames().is_best(PurePath(line.path or "").name)  # its step may be long past
+        is_own = line.written_t > start.t and not line.counted and not is_best
         if is_own and not self._counts_anew():
             self._warn(start.attempt, start.resume_step, f"has saved step {line.step} since")
 

@@ -28,9 +28,10 @@ def attempt(t: float, number: int, resume_step: int | None = None) -> Line:
     return AttemptLine(t=t, utc=UTC, attempt=number, resume_step=resume_step, placement=("s0",))
 
 
-def saved(number: int, step: int, written_t: float, **fields: Any) -> CheckpointLine:
+def saved(number: int, step: int, written_t: float, name: str = "{}", **fields: Any) -> CheckpointLine:
+    path = f"/ck/{name.format(step)}"
     return CheckpointLine(
-        t=written_t, utc=UTC, attempt=number, step=step, written_t=written_t, path=f"/ck/{step}", **fields
+        t=written_t, utc=UTC, attempt=number, step=step, written_t=written_t, path=path, **fields
     )
 
 
@@ -86,6 +87,7 @@ def test_an_attempt_that_begins_anew_is_warned_of_once(
         pytest.param(SECOND, [saved(2, 150, 15)], [], id="written-before-it"),
         pytest.param(SECOND, [saved(2, 300, 30), saved(2, 100, 40)], [], id="counted-in-each-epoch"),
         pytest.param(SECOND, [saved(2, 0, 30)], [], id="its-first-weights"),
+        pytest.param(SECOND, [saved(2, 100, 30, name="best_{}.pt")], [], id="the-best-one-at-its-end"),
         pytest.param(SECOND, [saved(2, 1, 30, counted=True)], [], id="versions"),
         pytest.param([*FIRST, attempt(20, 2)], [saved(2, 100, 30)], [1, 2], id="from-scratch"),
         pytest.param([attempt(0, 1, 200)], [saved(1, 100, 30)], [1, 2], id="of-an-earlier-phase"),
