@@ -55,11 +55,17 @@ class Unresumed:
             self._warner.warn(NOT_RESUMED, text, attempt)
 
     def _lowest_of(self, attempt: int) -> int | None:
-        """Return the step that an attempt was given, if ranks came to it before; else their count may be another."""
+        """Return the step that an attempt was given, if ranks came to it before; else their count may be another.
+
+        So it is where they came far beyond all that was saved: they may count the batches of each epoch.
+        """
         start = self._start_of(attempt)
-        before = (line.last_step for line in self._journal.lines if isinstance(line, IncidentLine))
-        came_to = max((step for step in before if step is not None), default=0)
-        return None if start is None or came_to < (start.resume_step or 0) else start.resume_step
+        if start is None or start.resume_step is None:
+            return None
+        lines = self._journal.lines
+        came_to = max((line.last_step or 0 for line in lines if isinstance(line, IncidentLine)), default=0)
+        highest = max(line.step for line in lines if isinstance(line, CheckpointLine))
+        return start.resume_step if start.resume_step <= came_to <= 2 * highest else None
 
     def _start_of(self, attempt: int | None) -> AttemptLine | None:
         """Return the line of an attempt that was given a checkpoint which an earlier one of the phase has saved."""

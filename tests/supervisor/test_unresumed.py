@@ -112,6 +112,17 @@ def test_an_attempt_that_begins_anew_is_warned_of_once(
             [100, 101],
             id="another-count",
         ),
+        pytest.param(
+            [
+                attempt(0, 1),
+                *(saved(1, epoch, epoch) for epoch in range(1, 6)),
+                incident(9, last_step=999),
+                attempt(20, 2, 5),
+            ],
+            [],
+            [0, 1, 2],
+            id="batches-of-each-epoch",
+        ),
     ],
 )
 def test_what_only_looks_like_it_is_not(
