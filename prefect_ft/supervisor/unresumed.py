@@ -28,7 +28,7 @@ class Unresumed:
 
     def saved(self, line: CheckpointLine) -> None:
         """Take a checkpoint that has been recorded."""
-        start = self._start_of(line.attempt)
+        start = self._start_of(line.attempt) if line.attempt else None
         if start is None or start.resume_step is None or not 0 < line.step < start.resume_step:
             return
         is_best = UsualNames().is_best(PurePath(line.path or "").name)  # its step may be long past

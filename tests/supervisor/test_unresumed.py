@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,6 +130,18 @@ def test_what_only_looks_like_it_is_not(
     lines: list[Line], later: list[CheckpointLine], told: list[int]
 ) -> None:
     assert warnings(lines, later=later, told=told) == []
+
+
+def test_what_was_there_before_the_first_attempt_costs_no_search() -> None:
+    journal = MemoryJournal([])
+    unresumed = Unresumed(Warner("train", journal, PhaseClock()), journal)
+    for step in range(5000):
+        journal.append(saved(0, step, -5.0), t=0.1)
+    began = time.process_time()
+    for line in journal.lines:
+        assert isinstance(line, CheckpointLine)
+        unresumed.saved(line)
+    assert time.process_time() - began < 0.5  # it took seconds, and four times as many for twice as many
 
 
 def test_a_script_that_never_resumes_is_told_of_and_its_first_work_does_not_count(make: Make) -> None:
