@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby, pairwise
+from pathlib import PurePath
 
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import NOT_RESUMED, AttemptLine, CheckpointLine, IncidentLine
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.warner import Warner
+from prefect_ft.worker.checkpoints.names import UsualNames
 
 
 class Unresumed:
@@ -26,10 +28,11 @@ class Unresumed:
 
     def saved(self, line: CheckpointLine) -> None:
         """Take a checkpoint that has been recorded."""
-        start = self._start_of(line.attempt)
+        start = self._start_of(line.attempt) if line.attempt else None
         if start is None or start.resume_step is None or not 0 < line.step < start.resume_step:
             return
-        is_own = line.written_t > start.t and not line.counted
+        is_best = UsualNames().is_best(PurePath(line.path or "").name)  # its step may be long past
+        is_own = line.written_t > start.t and not line.counted and not is_best
         if is_own and not self._counts_anew():
             self._warn(start.attempt, start.resume_step, f"has saved step {line.step} since")
 
@@ -52,11 +55,17 @@ class Unresumed:
             self._warner.warn(NOT_RESUMED, text, attempt)
 
     def _lowest_of(self, attempt: int) -> int | None:
-        """Return the step that an attempt was given, if ranks came to it before; else their count may be another."""
+        """Return the step that an attempt was given, if ranks came to it before; else their count may be another.
+
+        So it is where they came far beyond all that was saved: they may count the batches of each epoch.
+        """
         start = self._start_of(attempt)
-        before = (line.last_step for line in self._journal.lines if isinstance(line, IncidentLine))
-        came_to = max((step for step in before if step is not None), default=0)
-        return None if start is None or came_to < (start.resume_step or 0) else start.resume_step
+        if start is None or start.resume_step is None:
+            return None
+        lines = self._journal.lines
+        came_to = max((line.last_step or 0 for line in lines if isinstance(line, IncidentLine)), default=0)
+        highest = max(line.step for line in lines if isinstance(line, CheckpointLine))
+        return start.resume_step if start.resume_step <= came_to <= 2 * highest else None
 
     def _start_of(self, attempt: int | None) -> AttemptLine | None:
         """Return the line of an attempt that was given a checkpoint which an earlier one of the phase has saved."""

@@ -62,7 +62,7 @@ def criteria_of(order: Mapping[str, Any]) -> Criteria:
 class Question(NamedTuple):
     """A look that is wanted; `number` is None for a periodic one.
 
-    `settled`: no writer is left, so there is no need to wait for files to settle.
+    `settled`: all writers have completed, so there is no need to wait for files.
     """
 
     number: Optional[int] = None
@@ -252,7 +252,7 @@ class CheckpointWatch:
         self._steps.note()
         renamed = self._renames.update()
         now = time.time() + (self._settle_s if question.settled else 0.0)
-        self._found = self._finder.scan(now, self._deaths, renamed, self._steps.at)
+        self._found = self._finder.scan(now, self._deaths, renamed, self._steps.at, is_over=question.settled)
 
     def _chosen(
         self, question: Question, criteria: Criteria, why_not: Dict[str, str]

@@ -131,6 +131,11 @@ PADDLES = "ValueError: The path ({}) to load model not exists."
         ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("ckpts/model_4.pt"), False),
         ("ckpts/last.pt", LACKS_OPTIMIZER.format("ckpts/vocab.json"), False),
         ("ckpts/step-4", LACKS_OPTIMIZER.format("ckpts/tokenizer-4.json"), False),
+        ("ckpts/epoch_1.pt", LACKS_OPTIMIZER.format("exp1.yaml"), False),
+        ("ckpts/epoch_1.pt", LACKS_OPTIMIZER.format("ckpts/samples_1.png"), False),
+        ("ckpts/epoch_1.pt", "RuntimeError: no gradient for model.layers.1.weight", False),
+        ("ckpts/epoch_1.pt", "ValueError: layer1.params.weight has no group", False),
+        ("ckpts/epoch_0.pt", "ValueError: optimizer got no encoder.block.0.bias", False),
     ],
 )
 def test_a_file_of_the_same_step_that_is_missing_beside_it(given: str, error: str, is_damage: bool) -> None:

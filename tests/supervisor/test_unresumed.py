@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,9 +29,10 @@ def attempt(t: float, number: int, resume_step: int | None = None) -> Line:
     return AttemptLine(t=t, utc=UTC, attempt=number, resume_step=resume_step, placement=("s0",))
 
 
-def saved(number: int, step: int, written_t: float, **fields: Any) -> CheckpointLine:
+def saved(number: int, step: int, written_t: float, name: str = "{}", **fields: Any) -> CheckpointLine:
+    path = f"/ck/{name.format(step)}"
     return CheckpointLine(
-        t=written_t, utc=UTC, attempt=number, step=step, written_t=written_t, path=f"/ck/{step}", **fields
+        t=written_t, utc=UTC, attempt=number, step=step, written_t=written_t, path=path, **fields
     )
 
 
@@ -86,6 +88,7 @@ def test_an_attempt_that_begins_anew_is_warned_of_once(
         pytest.param(SECOND, [saved(2, 150, 15)], [], id="written-before-it"),
         pytest.param(SECOND, [saved(2, 300, 30), saved(2, 100, 40)], [], id="counted-in-each-epoch"),
         pytest.param(SECOND, [saved(2, 0, 30)], [], id="its-first-weights"),
+        pytest.param(SECOND, [saved(2, 100, 30, name="best_{}.pt")], [], id="the-best-one-at-its-end"),
         pytest.param(SECOND, [saved(2, 1, 30, counted=True)], [], id="versions"),
         pytest.param([*FIRST, attempt(20, 2)], [saved(2, 100, 30)], [1, 2], id="from-scratch"),
         pytest.param([attempt(0, 1, 200)], [saved(1, 100, 30)], [1, 2], id="of-an-earlier-phase"),
@@ -110,12 +113,35 @@ def test_an_attempt_that_begins_anew_is_warned_of_once(
             [100, 101],
             id="another-count",
         ),
+        pytest.param(
+            [
+                attempt(0, 1),
+                *(saved(1, epoch, epoch) for epoch in range(1, 6)),
+                incident(9, last_step=999),
+                attempt(20, 2, 5),
+            ],
+            [],
+            [0, 1, 2],
+            id="batches-of-each-epoch",
+        ),
     ],
 )
 def test_what_only_looks_like_it_is_not(
     lines: list[Line], later: list[CheckpointLine], told: list[int]
 ) -> None:
     assert warnings(lines, later=later, told=told) == []
+
+
+def test_what_was_there_before_the_first_attempt_costs_no_search() -> None:
+    journal = MemoryJournal([])
+    unresumed = Unresumed(Warner("train", journal, PhaseClock()), journal)
+    for step in range(5000):
+        journal.append(saved(0, step, -5.0), t=0.1)
+    began = time.process_time()
+    for line in journal.lines:
+        assert isinstance(line, CheckpointLine)
+        unresumed.saved(line)
+    assert time.process_time() - began < 0.5  # it took seconds, and four times as many for twice as many
 
 
 def test_a_script_that_never_resumes_is_told_of_and_its_first_work_does_not_count(make: Make) -> None:

@@ -135,6 +135,15 @@ def test_what_all_writers_have_finished_is_settled(watch: Watch, directory: Path
     assert (look(watched), look(watched, settled=True)) == ([], [3])
 
 
+def test_when_all_writers_have_finished_no_second_file_is_missed(watch: Watch, directory: Path) -> None:
+    directory.mkdir()
+    watched = watch()
+    for name in ("model_1.npz", "optimizer_1.npz", "model_2.npz"):
+        with zipfile.ZipFile(directory / name, "w") as file:
+            file.writestr("weights", "x")
+    assert (look(watched), look(watched, settled=True)) == ([1], [1, 2])
+
+
 def test_what_a_dead_writer_left_never_settles(watch: Watch, directory: Path) -> None:
     directory.mkdir()
     watched = watch()

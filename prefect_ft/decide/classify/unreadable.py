@@ -80,8 +80,11 @@ _WRITES = re.compile(
 )
 """Words about a file that is being written."""
 
-_FILE = re.compile(r"[\w./=@+-]{1,400}\.[A-Za-z]\w{0,15}\b")
-"""A path, or a name, of a file with an ending."""
+_FILE = re.compile(
+    r"[\w./=@+-]{1,400}\.(?:pt|pth|ckpt|bin|safetensors|npz|pkl|pickle|msgpack|h5|hdf5|keras"
+    r"|pdparams|pdopt|params|states)(?!\.?\w)"
+)
+"""A path, or a name, of a file under whose ending frameworks save; `layers.1.weight` is none."""
 
 _NUMBER = re.compile(r"[0-9]+")
 

@@ -155,6 +155,8 @@ class Finder:
         deaths: Sequence[float] = (),
         renamed: Collection[str] = (),
         step_at: StepAt = lambda _: None,
+        *,
+        is_over: bool = False,
     ) -> List[Checkpoint]:
         """Return all verified checkpoints by step; where two have the same step, the one written last.
 
@@ -163,12 +165,13 @@ class Finder:
         An entry is read again only when its files have changed or are younger than the settle time.
         What was verified before and has not changed needs no second proof, whatever its format is.
         `step_at` tells the step of a new version of a file that is overwritten; else versions are counted.
+        `is_over`: all writers have completed, so that no file is missed beside a checkpoint.
         """
-        moment = Moment(now, deaths, frozenset(renamed))
+        moment = Moment(now, deaths, frozenset(renamed), is_over)
         self._begun = now if self._begun is None else self._begun
         self._why_not, self._unrecognised, self.settles_at = {}, {}, None
         self._cut = set()
-        judged = {item.entry.name: item for item in self._judge_all(self._entries())}
+        judged = {item.entry.name: item for item in self._judge_all(self._entries(), self._layouts)}
         siblings, beside = self._look_beside(judged)
         # What was written just now may change again within the same tick of the file system's clock.
         self._judged = {
@@ -298,7 +301,7 @@ class Finder:
         siblings = Siblings(self._listed, steps)
         names = {each for name in steps for each in siblings.of(name)} - judged.keys()
         entries = (self._entry(name, None, self._listed[name], None) for name in sorted(names))
-        found = self._judge_all(entry for entry in entries if entry is not None)
+        found = self._judge_all((entry for entry in entries if entry is not None), [*LAYOUTS])
         return siblings, {item.entry.name: item for item in found}
 
     def _whole(
@@ -345,7 +348,7 @@ class Finder:
         reason = self._proofs.objection(entry, item.verdict, moment)
         if reason or not siblings.has(entry.name) or self._proofs.of(entry) is not None:
             return reason
-        if (shape := siblings.missing(entry.name)) is not None:
+        if not moment.is_over and (shape := siblings.missing(entry.name)) is not None:
             return f"{shape} is missing, which every other one has beside it"
         for name in siblings.of(entry.name):
             other = beside.get(name)
@@ -390,23 +393,23 @@ class Finder:
         reported = step_at(entry.mtime_ns / 1e9)
         return (highest + 1, True) if reported is None else (reported, False)
 
-    def _judge_all(self, entries: Iterable[Entry]) -> Iterator[_Judged]:
+    def _judge_all(self, entries: Iterable[Entry], layouts: Sequence[str]) -> Iterator[_Judged]:
         for entry in entries:
             known = self._judged.get(entry.name)
             if known is not None and known.entry == entry:
                 yield known
                 continue
             try:
-                layout, verdict = self._verify(entry)
+                layout, verdict = self._verify(entry, layouts)
             except OSError as error:
                 self._why_not[entry.name] = _unreadable(error)
                 continue
             verdict, part = part_of(entry, verdict) if self._is_local else (verdict, None)
             yield _Judged(entry, verdict, layout, part)
 
-    def _verify(self, entry: Entry) -> Tuple[str, Verdict]:
-        """Apply the layout that was asked for or, in `auto`, the first that claims the entry."""
-        name = next(name for name in self._layouts if len(self._layouts) == 1 or LAYOUTS[name].claims(entry))
+    def _verify(self, entry: Entry, layouts: Sequence[str]) -> Tuple[str, Verdict]:
+        """Apply the only layout or, of several, the first that claims the entry."""
+        name = next(name for name in layouts if len(layouts) == 1 or LAYOUTS[name].claims(entry))
         verdict = LAYOUTS[name].check(entry)
         if name == _MANIFEST and verdict.complete and self._is_hashed_now(entry):
             fault = self._hashes.fault(entry.path, mark_of(entry))

@@ -64,8 +64,8 @@ _COMPANION_WORDS = (
 _COMPANION = re.compile(
     rf"^(?:{_COMPANION_WORDS})(?![a-z0-9])|(?<![a-z0-9])(?:{_COMPANION_WORDS})(?:\.[a-z]+)?$"
 )
-_STATE = re.compile(r"(?<![a-z])(?:optimizer|optim|opt|scheduler|scaler|rng)(?![a-z])")
-"""Of a file with a part of a checkpoint's state that is not in the model's."""
+_STATE = re.compile(r"(?<![a-z])(?:optimizer|optim|opt|scheduler|scaler)(?![a-z])")
+"""Of a file with a part of a checkpoint's state that is not in the model's. Not rng: its number may be a rank's."""
 _SURE_WORDS = frozenset(("snapshot", "ckpt", "checkpoint", "chkpt", "last", "latest", "current", "resume"))
 _LIKELY_WORDS = frozenset(("model", "weights", "params", "state", "save", "saved"))
 _BEST = re.compile(r"(?<![a-z])best(?![a-z])")

@@ -17,12 +17,13 @@ class Moment(NamedTuple):
     """What is known besides the files at the time of a scan; times are seconds since the epoch.
 
     `deaths` are those at which writers were killed, `renamed` the names that were seen moved into place whole and
-    not written to since.
+    not written to since. `is_over`: all writers have completed.
     """
 
     now: float
     deaths: Sequence[float] = ()
     renamed: Collection[str] = ()
+    is_over: bool = False
 
 
 class Proofs:

@@ -6,17 +6,18 @@ A checkpoint counts once it has beside it what the others have. Pure text: nothi
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from bisect import bisect_left
+from typing import Dict, Iterable, List, Mapping, Optional, Set
 
 from prefect_ft.worker.checkpoints.names import state_step
 
-_ENDINGS = frozenset(("pdparams", "pdopt", "params", "states"))
-"""PaddlePaddle's and MXNet's, of the two parts of a checkpoint."""
+_ENDINGS = ("params", "pdopt", "pdparams", "states")
+"""PaddlePaddle's and MXNet's, of the two parts of a checkpoint; other endings are of exports or notes."""
 
-_NUMBER = re.compile(r"[0-9]{1,18}")
+_NUMBER = re.compile(r"[0-9]+")
 
 _Shape = str
-"""A name with `*` in the place of its step."""
+"""A name with `*` in the place of each number: its step, and an epoch or a loss."""
 
 
 class Siblings:
@@ -29,14 +30,17 @@ class Siblings:
         """The name of each step, by shape."""
         self._states: Set[_Shape] = set()
         """The shapes of what is no checkpoint by itself."""
-        self._lack: Dict[Tuple[_Shape, _Shape], Optional[int]] = {}
+        self._states_of: Dict[int, List[str]] = {}
+        """The names of what is no checkpoint by itself, by step."""
+        self._lacking: Dict[_Shape, Dict[int, _Shape]] = {}
         for name in names:
             step = steps.get(name)
             state = state_step(name) if step is None else None
             if state is not None:
-                self._states.add(_shape(name, state))
+                self._states.add(_shape(name))
+                self._states_of.setdefault(state, []).append(name)
             if (known := step if step is not None else state) is not None:
-                self._there.setdefault(_shape(name, known), {})[known] = name
+                self._there.setdefault(_shape(name), {})[known] = name
 
     def has(self, name: str) -> bool:
         """Return whether a name is one of the checkpoints that it was given."""
@@ -45,40 +49,36 @@ class Siblings:
     def of(self, name: str) -> List[str]:
         """Return the files beside a checkpoint that belong to it."""
         step = self._steps[name]
-        return [there[step] for _, there in self._beside(name) if step in there]
+        pairs = (self._there[shape].get(step) for shape in self._pairs(_shape(name)))
+        return [*self._states_of.get(step, ()), *(pair for pair in pairs if pair is not None)]
 
     def missing(self, name: str) -> Optional[_Shape]:
         """Return what every other checkpoint of its kind, since there are such files, has beside it; None: nothing."""
-        step = self._steps[name]
-        own = _shape(name, step)
-        return next((shape for shape, _ in self._beside(name) if self._lacks(own, shape) == step), None)
+        own = _shape(name)
+        if own not in self._lacking:
+            self._lacking[own] = self._lacking_of(own)
+        return self._lacking[own].get(self._steps[name])
 
-    def _lacks(self, own: _Shape, shape: _Shape) -> Optional[int]:
-        """Return the only step that lacks what all others have since the first that has it; None: not one alone."""
-        if (own, shape) not in self._lack:
-            there = self._there[shape]
-            first = min(there)
-            since = {step for step in self._there[own] if step >= first}
-            lacking = since - there.keys()
-            self._lack[own, shape] = lacking.pop() if len(lacking) == 1 and len(since) > 1 else None
-        return self._lack[own, shape]
+    def _lacking_of(self, own: _Shape) -> Dict[int, _Shape]:
+        """Return each step that alone lacks what all others have since the first that has it.
 
-    def _beside(self, name: str) -> Iterable[Tuple[_Shape, Dict[int, str]]]:
-        own = _shape(name, self._steps[name])
-        return (
-            (shape, there)
-            for shape, there in sorted(self._there.items())
-            if shape != own and (shape in self._states or _is_pair(shape, own))
-        )
+        Files of which some have no checkpoint of this shape are others': their number may be a rank's.
+        """
+        mine = self._there[own]
+        steps = sorted(mine)
+        lacking: Dict[int, _Shape] = {}
+        for shape in sorted([*self._states, *self._pairs(own)] if len(steps) > 1 else ()):
+            there, first = self._there[shape], bisect_left(steps, min(self._there[shape]))
+            if there.keys() <= mine.keys() and len(steps) - first == len(there) + 1:
+                lacking.update({step: shape for step in steps[first:] if step not in there})
+        return lacking
 
-
-def _is_pair(shape: _Shape, own: _Shape) -> bool:
-    """Return whether two shapes differ in their ending alone, as Paddle's do; other endings are of exports or notes."""
-    (stem, _, ending), (own_stem, _, own_ending) = shape.rpartition("."), own.rpartition(".")
-    return stem == own_stem and {ending.lower(), own_ending.lower()} <= _ENDINGS
+    def _pairs(self, own: _Shape) -> List[_Shape]:
+        """Return the shapes that differ from this one in their ending alone, as Paddle's do."""
+        stem, _, ending = own.rpartition(".")
+        shapes = (f"{stem}.{other}" for other in _ENDINGS if other != ending and ending in _ENDINGS)
+        return [shape for shape in shapes if shape in self._there]
 
 
-def _shape(name: str, step: int) -> _Shape:
-    """Return a name with `*` for its last number that is the step."""
-    found = [match for match in _NUMBER.finditer(name) if int(match[0]) == step]
-    return name if not found else f"{name[: found[-1].start()]}*{name[found[-1].end() :]}"
+def _shape(name: str) -> _Shape:
+    return _NUMBER.sub("*", name)
