@@ -19,6 +19,8 @@ _PLACE = re.compile(r"(?:At (?:line|\S.*)|\S.{0,24}): ?\d+ .{0,12}: ?\d*\s*$")
 _CODE = re.compile(r"^\+ ", re.MULTILINE)
 """How the lines below it begin, which are as wide as the window."""
 _END = re.compile(r"\n\s*\n")
+_RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: |\s*$)")
+"""How the line below a traceback's frames begins."""
 _MARKS = re.compile(r"[\s^~]+$")
 _BEFORE, _AFTER = 1 << 13, 1 << 11  # characters of a report, above its third part and below
 _LONGEST = 1 << 16  # characters of a line, whole or joined
@@ -110,7 +112,7 @@ def _one_line(group: list[str]) -> str:
 
 def _is_broken(line: str, below: str, width: int) -> bool:
     """Return whether the line below continues a line: that is full, or the next word did not fit."""
-    if not below.strip() or len(line) > width or _PLACE.match(below):
+    if not below.strip() or len(line) > width or _PLACE.match(below) or _RAISED.match(below):
         return False
     if len(line) == width:
         is_mark = _MARKS.match(line) is not None and _MARKS.match(below[0]) is None

@@ -97,6 +97,17 @@ def test_a_full_line_of_marks_is_whole_and_one_may_go_on_with_a_space() -> None:
     ]
 
 
+def test_an_exception_below_a_full_line_of_code_is_a_line() -> None:
+    text = "p : x\nAt line:1 char:1\n+ ~~~~~~~~~~~~~~~~~~~~\n    + CategoryInfo\n\n"
+    text += "    from a import \nRandomForestRegressor1\nImportError: cannot \nimport name\n"
+    assert joined(text)[5:9] == [
+        "    from a import RandomForestRegressor1",
+        "",
+        "ImportError: cannot import name",
+        "",
+    ]
+
+
 def test_a_full_line_above_an_indented_one_is_whole() -> None:
     text = "p : x\nAt line:1 char:1\n+ ~~~~~~~~~~~~~~~~~~~~\n    + CategoryInfo\n\n"
     text += "  line 12, in <module>\n    main()\n"

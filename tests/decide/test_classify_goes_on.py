@@ -51,6 +51,18 @@ def test_what_a_program_was_handling_was_no_end_unless_it_cleaned_up():
     assert told([*inner, *threw("KeyboardInterrupt", f"{LIB}/pool.py __exit__")])[0] == "user_code"
 
 
+def test_words_about_an_exception_that_could_not_be_printed_are_not_the_cause():
+    missing, printed = (
+        "ModuleNotFoundError: No module named 'acme'",
+        "UnicodeEncodeError: 'charmap' codec can't encode",
+    )
+    assert told([*threw(missing), "", CLEANUP, "", *threw(printed)]) == ("config", missing)
+    assert told([*threw(printed), "", CLEANUP, "", *threw(f"{printed} twice")]) == (
+        "user_code",
+        f"{printed} twice",
+    )
+
+
 def test_a_terminal_interrupts_all_programs_at_once():
     other = threw("FileNotFoundError: [Errno 2] No such file or directory: '/tmp/x/port'")
     assert told([*threw("KeyboardInterrupt"), *other])[0] == "cancelled"

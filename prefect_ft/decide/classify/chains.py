@@ -95,6 +95,8 @@ def wraps_in_chain(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
     """
     if _is_interruption(cause) or (_is_mute(last) and not _is_mute(cause)):
         return True
+    if not is_direct and _could_not_print(last) and not _could_not_print(cause):
+        return True
     if _is_interruption(last) and last.raised is not None and not last.raised.is_cleanup:
         return False
     return wraps(last, cause, is_direct=is_direct)
@@ -105,6 +107,11 @@ def _is_mute(finding: Finding) -> bool:
     raised, signature = finding.raised, finding.signature
     is_of_no_kind = says_little(signature) or signature.failure_class == "user_code"
     return raised is not None and not raised.message and is_of_no_kind
+
+
+def _could_not_print(finding: Finding) -> bool:
+    """Return whether characters were the failure; below another exception, they are in the words about that one."""
+    return finding.raised is not None and finding.raised.plain_name == "UnicodeEncodeError"
 
 
 def _is_interruption(finding: Finding) -> bool:
