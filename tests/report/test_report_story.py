@@ -272,6 +272,16 @@ def test_that_the_orchestrator_was_gone_is_told_wherever_the_story_is(
         assert "When nobody watched" in shown
 
 
+def test_an_attempt_that_ended_while_nobody_watched_did_not_go_on() -> None:
+    run = hung()
+    known = {"epoch": 2, "by_hand": True, "attempt": 2, "goes_on": True, "adopted": [0, 1], "left": []}
+    run.append("comeback", 6100.0, **known)
+    run.end_attempt(6050.0, step=1200, reached=1300, noticed_s=51, exit_code=1, failure_class="user_code")
+    assert [*comebacks(told(run))] == [
+        "After 1 h 42 min: the orchestrator was brought back by hand. Attempt 2 had ended; 2 workers were adopted."
+    ]
+
+
 def test_a_run_that_was_watched_all_the_time_has_no_word_about_it() -> None:
     story = told(came_through())
     assert "When nobody watched" not in words_of(page(story)) + printed(story) + recovery_page(story)
