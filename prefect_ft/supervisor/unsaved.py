@@ -85,9 +85,15 @@ def _advice(saves: SavesPlan, names: Mapping[str, str]) -> str:
     if UNKNOWN_NAME in names.values():
         return "docs/checkpoints.md#names says which names count, and how checkpoints.pattern names others."
     can_copy = not (saves.keeps_copies or saves.is_local or saves.look is not None)
-    if can_copy and all("/" not in name and UsualNames().overwritten(name) for name in names):
+    if can_copy and all(_is_overwritten(name) for name in names):
         return (
             "checkpoints.keep_copies: true keeps the last whole versions of a file that is overwritten "
             "(docs/checkpoints.md#one-file-that-is-overwritten)."
         )
     return "docs/checkpoints.md says what counts."
+
+
+def _is_overwritten(name: str) -> bool:
+    """Return whether a name is of a file that is overwritten with each checkpoint, and copied if that is wanted."""
+    has_number = any(map(str.isdigit, name))  # ckpt_100.pt is of one step
+    return not has_number and "/" not in name and UsualNames().overwritten(name) is not None
