@@ -81,7 +81,7 @@ def _advice(saves: SavesPlan, names: Mapping[str, str]) -> str:
     """Return what to set where the reasons show it, else where to read about them."""
     pattern = step_pattern(names) if {*names.values()} == {UNKNOWN_NAME} else None
     if pattern is not None:
-        return f'Set checkpoints.pattern: "{pattern}".'
+        return f'If the number that differs is the step, set checkpoints.pattern: "{pattern}".'
     if UNKNOWN_NAME in names.values():
         return "docs/checkpoints.md#names says which names count, and how checkpoints.pattern names others."
     can_copy = not (saves.keeps_copies or saves.is_local or saves.look is not None)

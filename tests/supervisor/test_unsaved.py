@@ -62,7 +62,7 @@ def test_a_number_is_advised_as_the_step_only_where_it_is_plausible(
         pytest.param(
             {"model_10.txt": UNKNOWN_NAME, "model_20.txt": UNKNOWN_NAME},
             {},
-            'Set checkpoints.pattern: "model_{step}.txt".',
+            'If the number that differs is the step, set checkpoints.pattern: "model_{step}.txt".',
             id="unknown-names",
         ),
         pytest.param({"version_0": UNKNOWN_NAME, "version_1": UNKNOWN_NAME}, {}, NAMES, id="no-steps"),
