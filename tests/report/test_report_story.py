@@ -466,6 +466,16 @@ def test_a_training_that_ended_below_its_target_is_said_to_have_done_so() -> Non
     assert "The training ended before its target" in lead(story)
 
 
+def test_a_phase_that_never_trained_did_not_end_at_an_unknown_step() -> None:
+    policy = Policy(systems=("node-a",), workers=1)
+    before = Telling(policy, phase="prepare")
+    before.attempt(0.0, saved_every=999, until=9.0)
+    before.end_attempt(9.0, step=None, reached=None, kind="completed", exit_code=0)
+    run = Telling(policy, index=1, began_s=10.0, target_step=60)
+    run.append("end", 1.0, status="failed", reason="no space left on device")
+    assert next(iter(next_steps(told(before, run)))).startswith("Fix the cause of the failure")
+
+
 def test_of_a_run_that_has_long_been_silent_nothing_is_claimed() -> None:
     story = told(hung(), now_t=100_000.0)
     assert "when its journal went silent 1 d 2 h ago" in lead(story)
