@@ -542,15 +542,19 @@ def _outlive_notice(path: str) -> None:
 
         if not os.environ.get(NOTICE_VARIABLE) or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return
-        rank = os.getpid()
 
         def heard(*_: object) -> None:
-            if os.getpid() != rank or os.path.exists(path + ENDS):
+            if os.path.exists(path + ENDS):
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 signal.raise_signal(signal.SIGTERM)
 
+        def in_child() -> None:
+            if signal.getsignal(signal.SIGTERM) is heard:  # which would have to wait for the end of a read
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
         signal.signal(signal.SIGTERM, heard)
         signal.siginterrupt(signal.SIGTERM, False)
+        os.register_at_fork(after_in_child=in_child)
     except Exception:  # this is not the main thread
         return
 

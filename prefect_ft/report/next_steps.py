@@ -64,7 +64,8 @@ def _check_whether_alive(story: Story) -> str:
 
 def _fix(story: Story) -> Iterator[str]:
     last = story.events[-1] if story.events else None
-    if last is not None and ended_at_unknown_step(last.judged.incident):
+    is_disturbance = last is not None and last.number is not None  # else it completed an earlier phase
+    if last is not None and is_disturbance and ended_at_unknown_step(last.judged.incident):
         yield from _show_steps(story)
         return
     yield f"Fix the cause of the failure{_quoted(last)}: the run does not continue by itself."

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import zip_longest
+from math import inf
 from typing import NamedTuple
 
 from prefect_ft.decide.incidents import places
@@ -122,11 +123,15 @@ class Hang:
 
 
 class Comeback(NamedTuple):
-    """The return of an orchestrator after one had gone: its time, and its line of the journal."""
+    """The return of an orchestrator after one had gone: its time, and its line of the journal.
+
+    `had_ended`: the attempt had ended by then, as its agents knew.
+    """
 
     t: float
     phase: str
     line: ComebackLine
+    had_ended: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,5 +419,9 @@ def _hangs(part: _Part) -> list[Hang]:
 
 
 def _comebacks(part: _Part) -> list[Comeback]:
-    lines = (line for line in part.journal.lines if isinstance(line, ComebackLine))
-    return [Comeback(part.story.start + line.t, part.story.name, line) for line in lines]
+    ends = {each.attempt: each.ended_t for each in part.timeline.judged if each.ended_attempt}
+    return [
+        Comeback(part.story.start + line.t, part.story.name, line, ends.get(line.attempt or 0, inf) <= line.t)
+        for line in part.journal.lines
+        if isinstance(line, ComebackLine)
+    ]

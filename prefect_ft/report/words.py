@@ -235,10 +235,11 @@ def skipped_checkpoints(event: Event) -> Iterator[str]:
 
 def comebacks(story: Story) -> Iterator[str]:
     """Yield when an orchestrator came back, after how long, and what it found."""
-    for t, phase, line in story.comebacks:
+    for t, phase, line, had_ended in story.comebacks:
         where = f", phase {phase}" if len(story.phases) > 1 else ""
         how = "was brought back by hand" if line.by_hand else "came back by itself"
-        yield f"After {duration(t)}{where}: the orchestrator {how}{_absence(line)}. {_found(line)}."
+        found = _found(line, had_ended=had_ended)
+        yield f"After {duration(t)}{where}: the orchestrator {how}{_absence(line)}. {found}."
 
 
 def _absence(line: ComebackLine) -> str:
@@ -248,15 +249,18 @@ def _absence(line: ComebackLine) -> str:
     return "" if line.silent_s is None else f" after {duration(line.silent_s)} without a line in its journal"
 
 
-def _found(line: ComebackLine) -> str:
+def _found(line: ComebackLine, *, had_ended: bool) -> str:
     adopted, left = len(line.adopted or ()), len(line.left or ())
+    went_on = line.goes_on and adopted > 0 and not had_ended
     if not line.goes_on:
         attempt = "No attempt was running"
+    elif went_on:
+        attempt = f"Attempt {line.attempt} went on"
     else:
-        attempt = f"Attempt {line.attempt} {'went on' if adopted else 'had ended' if left else 'was lost'}"
+        attempt = f"Attempt {line.attempt} {'had ended' if adopted or left else 'was lost'}"
     workers = []
     if adopted:
-        ranks = f" with {'its' if adopted == 1 else 'their'} ranks" if line.goes_on else ""
+        ranks = f" with {'its' if adopted == 1 else 'their'} ranks" if went_on else ""
         workers.append(f"{count(adopted, 'worker was', 'workers were')} adopted{ranks}")
     if left:
         workers.append(

@@ -55,7 +55,8 @@ class Comeback:
         journal.append(line, t=clock.now())
         if found.note is not None:
             journal.append(found.note, t=clock.now())
-        what = f"attempt {found.attempt} goes on" if found.watched is not None else "nothing was running"
+        stands = "goes on" if any(agent.running for agent in agents.values()) else "had ended"
+        what = f"attempt {found.attempt} {stands}" if found.watched is not None else "nothing was running"
         workers = count(len(reached), "worker")
         tell(Notice(text=f"{phase}: back after {self._gone}: {what}, {workers} found"))
 

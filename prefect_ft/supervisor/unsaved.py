@@ -81,13 +81,19 @@ def _advice(saves: SavesPlan, names: Mapping[str, str]) -> str:
     """Return what to set where the reasons show it, else where to read about them."""
     pattern = step_pattern(names) if {*names.values()} == {UNKNOWN_NAME} else None
     if pattern is not None:
-        return f'Set checkpoints.pattern: "{pattern}".'
+        return f'If the number that differs is the step, set checkpoints.pattern: "{pattern}".'
     if UNKNOWN_NAME in names.values():
         return "docs/checkpoints.md#names says which names count, and how checkpoints.pattern names others."
     can_copy = not (saves.keeps_copies or saves.is_local or saves.look is not None)
-    if can_copy and all("/" not in name and UsualNames().overwritten(name) for name in names):
+    if can_copy and all(_is_overwritten(name) for name in names):
         return (
             "checkpoints.keep_copies: true keeps the last whole versions of a file that is overwritten "
             "(docs/checkpoints.md#one-file-that-is-overwritten)."
         )
     return "docs/checkpoints.md says what counts."
+
+
+def _is_overwritten(name: str) -> bool:
+    """Return whether a name is of a file that is overwritten with each checkpoint, and copied if that is wanted."""
+    has_number = any(map(str.isdigit, name))  # ckpt_100.pt is of one step
+    return not has_number and "/" not in name and UsualNames().overwritten(name) is not None

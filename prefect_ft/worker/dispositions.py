@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import List
 
 
 def ignores(pid: int, number: int) -> bool:
     """Return whether a process ignores a signal; False if it is gone."""
-    return _is_in("SigIgn", f"/proc/{pid}/status", number)
+    return bool(_mask("SigIgn", f"/proc/{pid}/status") & _bit(number))
 
 
 def handles(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal, or blocks it for a thread or descriptor that takes it.
 
-    Such a process does not die of it. False if it is gone.
+    Such a process does not die of it. False if it is gone. Who blocks all signals means none of them: so do processes
+    for a moment while they start another one, and helper threads of libraries.
     """
-    if _is_in("SigCgt", f"/proc/{pid}/status", number):
+    bit = _bit(number)
+    if _mask("SigCgt", f"/proc/{pid}/status") & bit:
         return True
     threads = [f"/proc/{pid}/task/{thread}" for thread in _threads(pid)]
-    blocking = [thread for thread in threads if _is_in("SigBlk", f"{thread}/status", number)]
-    return bool(blocking) and all(_is_in_sigwait(thread) for thread in threads if thread not in blocking)
+    blocked = {thread: _mask("SigBlk", f"{thread}/status") for thread in threads}
+    is_meant = any(mask & bit and not mask & _NEVER_MEANT for mask in blocked.values())
+    return is_meant and all(mask & bit or _is_in_sigwait(thread) for thread, mask in blocked.items())
 
 
 def _threads(pid: int) -> List[str]:
@@ -39,13 +43,21 @@ def _is_in_sigwait(thread: str) -> bool:
         return False
 
 
-def _is_in(mask: str, status: str, number: int) -> bool:
-    """Whether a signal is in a mask of a process or thread; False if that is gone."""
-    head = mask.encode() + b":"
+def _mask(name: str, status: str) -> int:
+    """Return a mask of signals of a process or thread; empty if that is gone."""
+    head = name.encode() + b":"
     try:
         with open(status, "rb", buffering=0) as file:
             lines = file.read(1 << 16).splitlines()
     except OSError:
-        return False
+        return 0
     words = [line[len(head) :] for line in lines if line.startswith(head)]
-    return bool(words) and bool(int(words[0], 16) >> (number - 1) & 1)
+    return int(words[0], 16) if words else 0
+
+
+def _bit(number: int) -> int:
+    return 1 << (number - 1)
+
+
+_NEVER_MEANT = _bit(signal.SIGXFSZ)
+"""Of a signal that nobody blocks but together with all others."""

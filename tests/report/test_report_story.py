@@ -273,6 +273,16 @@ def test_that_the_orchestrator_was_gone_is_told_wherever_the_story_is(
         assert "When nobody watched" in shown
 
 
+def test_an_attempt_that_ended_while_nobody_watched_did_not_go_on() -> None:
+    run = hung()
+    known = {"epoch": 2, "by_hand": True, "attempt": 2, "goes_on": True, "adopted": [0, 1], "left": []}
+    run.append("comeback", 6100.0, **known)
+    run.end_attempt(6050.0, step=1200, reached=1300, noticed_s=51, exit_code=1, failure_class="user_code")
+    assert [*comebacks(told(run))] == [
+        "After 1 h 42 min: the orchestrator was brought back by hand. Attempt 2 had ended; 2 workers were adopted."
+    ]
+
+
 def test_a_run_that_was_watched_all_the_time_has_no_word_about_it() -> None:
     story = told(came_through())
     assert "When nobody watched" not in words_of(page(story)) + printed(story) + recovery_page(story)
@@ -455,6 +465,16 @@ def test_a_training_that_ended_below_its_target_is_said_to_have_done_so() -> Non
     story = of_a_target(40)
     assert next(iter(next_steps(story))).startswith("Fix the cause of the failure")
     assert "The training ended before its target" in lead(story)
+
+
+def test_a_phase_that_never_trained_did_not_end_at_an_unknown_step() -> None:
+    policy = Policy(systems=("node-a",), workers=1)
+    before = Telling(policy, phase="prepare")
+    before.attempt(0.0, saved_every=999, until=9.0)
+    before.end_attempt(9.0, step=None, reached=None, kind="completed", exit_code=0)
+    run = Telling(policy, index=1, began_s=10.0, target_step=60)
+    run.append("end", 1.0, status="failed", reason="no space left on device")
+    assert next(iter(next_steps(told(before, run)))).startswith("Fix the cause of the failure")
 
 
 def test_of_a_run_that_has_long_been_silent_nothing_is_claimed() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from heard import heard
 
+from prefect_ft.clock import PhaseClock
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import (
     AttemptLine,
     CheckpointLine,
@@ -16,9 +18,11 @@ from prefect_ft.journal.records import (
     Line,
 )
 from prefect_ft.model import Action, Counters, Decision, Incident
+from prefect_ft.observe import Notice, observed_by
 from prefect_ft.supervisor.attempt import Start
 from prefect_ft.supervisor.comeback import Standing, comebacks_without_progress, standing
 from prefect_ft.supervisor.events import AgentStanding
+from prefect_ft.supervisor.recording import Comeback
 
 PLACEMENT = ("s0", "s1")
 
@@ -138,3 +142,27 @@ def checkpoint(step: int) -> CheckpointLine:
 )
 def test_comebacks_are_counted_since_progress(lines: list[Any], count: int) -> None:
     assert comebacks_without_progress(lines) == count
+
+
+@pytest.mark.parametrize(
+    ("agents", "found"),
+    [
+        ((agent(1, 0), agent(1, 1, running=False, exited=True)), "attempt 1 goes on, 2 workers found"),
+        ((agent(1, 0, running=False, exited=True),), "attempt 1 had ended, 1 worker found"),
+        ((agent(0, 0),), "nothing was running, 1 worker found"),
+    ],
+)
+def test_what_was_found_is_told(agents: tuple[AgentStanding, ...], found: str) -> None:
+    said: list[str] = []
+    known = dict(enumerate(agents))
+    back = Comeback(2, by_hand=True, silent_s=9.0, unwatched_s=12.0)
+    with observed_by(lambda fact: said.append(fact.text) if isinstance(fact, Notice) else None):
+        back.record(
+            "train",
+            stands([attempt(1)] if agents[0].token[2] else [], *agents),
+            known,
+            known,
+            journal=MemoryJournal(),
+            clock=PhaseClock(),
+        )
+    assert said == [f"train: back after 12.0 s: {found}"]

@@ -317,7 +317,7 @@ os.abort()
     (warning,) = [line for line in phase.journal.lines if isinstance(line, WarningLine)]
     assert (warning.attempt, warning.what) == (1, "unrecognised")
     assert "3 entries" in warning.text
-    assert 'Set checkpoints.pattern: "step-{step}.txt".' in warning.text
+    assert 'set checkpoints.pattern: "step-{step}.txt".' in warning.text
     assert summarise(phase.journal.lines).warnings == (warning.text,)
 
 

@@ -62,11 +62,15 @@ def test_a_number_is_advised_as_the_step_only_where_it_is_plausible(
         pytest.param(
             {"model_10.txt": UNKNOWN_NAME, "model_20.txt": UNKNOWN_NAME},
             {},
-            'Set checkpoints.pattern: "model_{step}.txt".',
+            'If the number that differs is the step, set checkpoints.pattern: "model_{step}.txt".',
             id="unknown-names",
         ),
         pytest.param({"version_0": UNKNOWN_NAME, "version_1": UNKNOWN_NAME}, {}, NAMES, id="no-steps"),
         pytest.param({"step_1.pt": CUT, "step_2.pt": CUT}, {}, COUNTS, id="cut"),
+        pytest.param(
+            {"ckpt_1.pt": CUT, "ckpt_2.pt": CUT}, {}, COUNTS, id="cut-with-a-word-of-the-overwritten"
+        ),
+        pytest.param({"last_1.pt": CUT, "last_2.pt": CUT}, {}, COUNTS, id="cut-with-a-pattern"),
         pytest.param({"step_1.raw": YOUNG, "step_2.raw": YOUNG}, {}, COUNTS, id="young"),
         pytest.param({"model_10.txt": UNKNOWN_NAME, "model_20.txt": CUT}, {}, NAMES, id="one-is-cut"),
         pytest.param(

@@ -66,7 +66,26 @@ threading.Thread(target=wait, daemon=True).start()
     client.stop()
 
 
-@pytest.mark.parametrize("code", [DIES, "import signal; signal.signal(10, signal.SIG_IGN)\n" + WAIT])
+BLOCKS_ALL = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
+
+DEAF = {
+    "dies": DIES,
+    "ignores": "import signal; signal.signal(10, signal.SIG_IGN)\n" + WAIT,
+    "blocks-all-while-it-forks": f"import signal\n{BLOCKS_ALL}{WAIT}",
+    "awaits-another-and-has-a-helper": f"""
+import signal, threading
+def help_out():
+    {BLOCKS_ALL}
+    print("up\\n", end="")
+    threading.Event().wait()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+threading.Thread(target=help_out, daemon=True).start()
+signal.sigwait([signal.SIGTERM])
+""",
+}
+
+
+@pytest.mark.parametrize("code", DEAF.values(), ids=DEAF)
 def test_who_does_not_handle_it_lives_and_that_is_told(client: AgentClient, code: str) -> None:
     started_in(client, shell("TRAIN; true", code))
     ask(client)

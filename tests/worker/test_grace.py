@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from agent_fixtures import StartAgent
-from agents import AgentClient, Gate
+from agents import AgentClient, Gate, script
+
+from prefect_ft.heartbeat import NOTICE_VARIABLE
 
 LONG_S = 1000
 
@@ -111,3 +113,27 @@ def test_an_agent_that_is_to_leave_leaves_it(start_agent: StartAgent, tmp_path: 
     gate.open()
     assert agent.process.wait(30) == 0
     assert b"saved" in (agent.home / "io" / "1-0.log").read_bytes()
+
+
+FORKS = """
+import os, signal
+from prefect_ft.heartbeat import beat
+beat(step=1)
+end, other_end = os.pipe()
+if os.fork() == 0:
+    print("up")
+    os.read(end, 1)
+while True:
+    signal.pause()
+"""
+
+
+def test_what_a_beating_rank_has_forked_ends_with_it_under_a_scheduler(
+    start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although its read, which no signal interrupts, lasts."""
+    monkeypatch.setenv(NOTICE_VARIABLE, "1")
+    client = start_agent().attached()
+    client.start(script(FORKS), **{NOTICE_VARIABLE: "1"})
+    client.expect_printed("up")
+    assert client.stop(grace_s=LONG_S)["stuck"] == []
