@@ -125,6 +125,8 @@ PADDLES = "ValueError: The path ({}) to load model not exists."
     [
         ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("ckpts/optimizer_4.pt"), True),
         ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("./optimizer_4.pt"), True),
+        ("ckpts/model_000040.pt", LACKS_OPTIMIZER.format("ckpts/optim_000040_rank0.pt"), True),
+        ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("ckpts/optim_rank4.pt"), False),
         ("ckpts/epoch_5.pdparams", PADDLES.format("/job/ckpts/epoch_5.pdopt"), True),
         ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("ckpts/optimizer_5.pt"), False),
         ("ckpts/model_4.pt", LACKS_OPTIMIZER.format("data/shard_4.bin"), False),

@@ -47,6 +47,7 @@ def scan(finder: Finder) -> tuple[list[int], dict[str, str]]:
         ("epoch_{}.pdparams", "epoch_{}.pdopt"),
         ("epoch_{}.pdopt", "epoch_{}.pdparams"),
         ("model-epoch={0}-step={0}0.pt", "optimizer-epoch={0}-step={0}0.pt"),
+        ("model_{:06}.pt", "optim_{:06}_rank0.pt"),
     ],
 )
 def test_one_without_what_the_others_have_does_not_count(own: str, beside: str, tmp_path: Path) -> None:
@@ -58,6 +59,17 @@ def test_one_without_what_the_others_have_does_not_count(own: str, beside: str, 
     assert why_not[own.format(4)].endswith("is missing, which every other one has beside it")
     saved(tmp_path, beside.format(4))
     assert len(scan(finder)[0]) == 4
+
+
+def test_the_file_of_each_rank_is_wanted(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        saved(tmp_path, f"model_{step}.pt", f"optim_{step}_rank0.pt", f"optim_{step}_rank1.pt")
+    (tmp_path / "optim_3_rank1.pt").unlink()
+    steps, why_not = scan(finder := Finder(str(tmp_path)))
+    assert steps == [1, 2]
+    assert why_not["model_3.pt"].startswith("optim_*_rank1.pt is missing")
+    put(tmp_path / "optim_3_rank1.pt", torch_file()[:-30])
+    assert scan(finder)[1]["model_3.pt"].startswith("optim_3_rank1.pt beside it: ")
 
 
 def test_what_is_cut_beside_it_counts_as_missing(tmp_path: Path) -> None:

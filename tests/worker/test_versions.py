@@ -243,6 +243,46 @@ def test_of_several_files_that_are_overwritten_the_newest_counts_and_looking_aga
     assert [found(finder) for _ in range(3)] == [[(2, True)]] * 3
 
 
+def path_of(finder: Finder) -> str:
+    (item,) = finder.scan(NOW)
+    return os.path.basename(item.path)
+
+
+def test_weights_saved_beside_a_file_that_is_surely_a_checkpoint_do_not_count(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path))
+    found(finder)
+    for number in (1, 2, 3):
+        put(tmp_path / "ckpt.pt", whole(str(number)), -3.0 * number)
+        assert found(finder) == [(number, True)]
+        put(tmp_path / "model.bin", whole(f"bare {number}"), -3.0 * number - 1)
+        assert found(finder) == [(number, True)]
+    put(tmp_path / "ckpt.pt", whole("4")[:-5], -12.0)  # cut: nor do they replace it then
+    assert found(finder) == []
+
+
+def test_weights_that_are_written_on_while_the_other_file_is_not_count(tmp_path: Path) -> None:
+    put(tmp_path / "ckpt.pt", whole("of another program"), 90.0)
+    finder = Finder(str(tmp_path))
+    found(finder)
+    for number in (1, 2, 3):
+        put(tmp_path / "model.pt", whole(str(number)), -3.0 * number)
+        expected = "ckpt.pt" if number == 1 else "model.pt"
+        assert path_of(finder) == expected
+    later = Finder(str(tmp_path))
+    later.learn(known(finder.scan(NOW)))
+    assert path_of(later) == "model.pt"
+
+
+def test_weights_that_are_written_before_the_checkpoint_count_once_at_most(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path))
+    found(finder)
+    for number in (1, 2, 3):
+        put(tmp_path / "model.pt", whole(f"bare {number}"), -3.0 * number)
+        assert path_of(finder) == ("model.pt" if number == 1 else "ckpt.pt")
+        put(tmp_path / "ckpt.pt", whole(str(number)), -3.0 * number - 1)
+        assert path_of(finder) == "ckpt.pt"
+
+
 @pytest.mark.parametrize("name", ["ckpt.pt", "model.pt"])
 def test_a_version_that_nobody_saw_is_resumed_from_in_the_place_of_the_one_before(
     name: str, tmp_path: Path

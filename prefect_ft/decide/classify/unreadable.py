@@ -86,7 +86,8 @@ _FILE = re.compile(
 )
 """A path, or a name, of a file under whose ending frameworks save; `layers.1.weight` is none."""
 
-_NUMBER = re.compile(r"[0-9]+")
+_NUMBER = re.compile(r"(?<![0-9])(?<!rank)(?<!rank[-_=.])[0-9]+")
+"""A number that is not a rank's."""
 
 _ERRNO = re.compile(r"\[Errno (?!22\])\d+\]")
 """An error of the operating system that names the cause; 22 is what PyTorch's reader gets for a truncated file."""

@@ -138,6 +138,8 @@ class Finder:
         self._hashes = Hashes(is_local=local)
         self._versions: Dict[str, Optional[int]] = {}
         """The overwritten files of the last scan, with their steps; None: it does not count."""
+        self._written: Dict[str, Tuple[int, int]] = {}
+        """When files that are overwritten were last written, and before that, by name (ns since the epoch)."""
         self._cut: Set[str] = set()
         """The entries of the last scan that are surely not complete."""
         self._begun: Optional[float] = None
@@ -278,8 +280,7 @@ class Finder:
         """Return whether an overwritten entry is certainly a checkpoint, complete or not."""
         if entry.step is not None:
             return False
-        is_sure = self._names.overwritten(entry.name) is Overwritten.SURE
-        return is_sure or self._proofs.known_at(entry.path) is not None
+        return self._is_sure(entry) or self._proofs.known_at(entry.path) is not None
 
     def _without_bare(self, whole: List[_Judged]) -> List[_Judged]:
         """Leave out best models that are clearly smaller than the newest other checkpoint with a step in its name."""
@@ -306,7 +307,7 @@ class Finder:
 
     def _whole(
         self,
-        judged: Iterable[_Judged],
+        judged: Collection[_Judged],
         moment: Moment,
         siblings: Siblings,
         beside: Mapping[str, _Judged],
@@ -333,12 +334,37 @@ class Finder:
             item.entry for item in whole if item.entry.step is not None and not _is_copy(item.entry.name)
         ]
         newest_ns = max((entry.mtime_ns for entry in named), default=None)
+        sure = (item.entry.mtime_ns for item in judged if self._is_sure(item.entry))
+        bare = self._beside(judged, max(sure, default=0))
         versions = [
-            item for item in whole if item.entry.step is None and self._is_newest(item.entry, newest_ns)
+            item
+            for item in whole
+            if item.entry.step is None
+            and item.entry.name not in bare
+            and self._is_newest(item.entry, newest_ns)
         ]
         # Of several files that are overwritten only the newest counts: nothing orders their steps.
         newest = max(versions, key=lambda item: (item.entry.mtime_ns, item.entry.name), default=None)
         return [item for item in whole if item.entry.step is not None or item is newest]
+
+    def _beside(self, judged: Iterable[_Judged], sure_ns: int) -> Set[str]:
+        """Return the overwritten files that may be weights saved beside a checkpoint that is overwritten too.
+
+        They are those whose names are not sure, until they have been written twice since the newest that is.
+        """
+        found = set()
+        for entry in (each.entry for each in judged if each.entry.step is None):
+            last_ns, before_ns = self._written.get(entry.name, (entry.mtime_ns, 0))
+            before_ns = before_ns if entry.mtime_ns == last_ns else last_ns
+            self._written[entry.name] = entry.mtime_ns, before_ns
+            known = self._proofs.known_at(entry.path)
+            counted_ns = round(known.mark.mtime * 1e9) if known is not None else 0
+            if not self._is_sure(entry) and max(before_ns, counted_ns) < sure_ns:
+                found.add(entry.name)
+        return found
+
+    def _is_sure(self, entry: Entry) -> bool:
+        return entry.step is None and self._names.overwritten(entry.name) is Overwritten.SURE
 
     def _objection(
         self, item: _Judged, moment: Moment, siblings: Siblings, beside: Mapping[str, _Judged]
@@ -370,7 +396,7 @@ class Finder:
         """Return whether an overwritten file counts beside checkpoints whose names state their steps."""
         if newest_ns is not None and version.mtime_ns <= newest_ns:
             return False
-        if self._names.overwritten(version.name) is Overwritten.SURE:
+        if self._is_sure(version):
             return True
         is_known = self._proofs.known_at(version.path) is not None
         return newest_ns is None and (is_known or version.mtime_ns / 1e9 >= (self._begun or 0.0))

@@ -56,6 +56,8 @@ _SET_ASIDE = re.compile(r"(?<![a-z0-9])(?:bak|backup|old|orig|corrupt|corrupted|
 _PART = re.compile(
     r"^(?:rank|shard)[-_=.]?[0-9]|(?<![a-z])(?:rank|shard)[-_=.]?[0-9]+(?:\.[a-z]+)?$|[0-9]-of-[0-9]"
 )
+OF_A_RANK = re.compile(r"(?<![a-z])(?:rank|shard)[-_=.]?[0-9]+", re.IGNORECASE)
+"""What says in a name which rank's part it is."""
 _COMPANION_WORDS = (
     "optimizer|optim|scheduler|scaler|rng|metrics?|eval|results?|stats|summary|report|config|args|logs?|"
     "samples?|trace|profile"
@@ -207,8 +209,9 @@ def state_step(name: str) -> Optional[int]:
     match = _WEIGHTS.fullmatch(lowered)
     if match is None or not _STATE.search(lowered) or _reads_temporary(lowered) or _SET_ASIDE.search(lowered):
         return None
-    numbers = re.findall(r"[0-9]{1,18}", match["stem"])
-    return int(numbers[-1]) if numbers and not _PART.search(lowered) else None
+    stem = OF_A_RANK.sub("", match["stem"])
+    numbers = re.findall(r"[0-9]{1,18}", stem)
+    return int(numbers[-1]) if numbers and not _PART.search(stem) else None
 
 
 @lru_cache(maxsize=8192)

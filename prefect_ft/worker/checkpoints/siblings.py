@@ -9,15 +9,15 @@ import re
 from bisect import bisect_left
 from typing import Dict, Iterable, List, Mapping, Optional, Set
 
-from prefect_ft.worker.checkpoints.names import state_step
+from prefect_ft.worker.checkpoints.names import OF_A_RANK, state_step
 
 _ENDINGS = ("params", "pdopt", "pdparams", "states")
 """PaddlePaddle's and MXNet's, of the two parts of a checkpoint; other endings are of exports or notes."""
 
-_NUMBER = re.compile(r"[0-9]+")
+_NUMBER = re.compile(rf"({OF_A_RANK.pattern})|[0-9]+", re.IGNORECASE)
 
 _Shape = str
-"""A name with `*` in the place of each number: its step, and an epoch or a loss."""
+"""A name with `*` in the place of each number but a rank's: its step, and an epoch or a loss."""
 
 
 class Siblings:
@@ -81,4 +81,4 @@ class Siblings:
 
 
 def _shape(name: str) -> _Shape:
-    return _NUMBER.sub("*", name)
+    return _NUMBER.sub(lambda match: match[1] or "*", name)
