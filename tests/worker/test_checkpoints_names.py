@@ -35,10 +35,31 @@ from prefect_ft.worker.checkpoints.names import PatternNames, UsualNames, is_tem
         ("100.npz", 100),
         ("step-0.json", 0),
         ("checkpoint_100_best.pt", 100),
+        ("2026-11-29_step-100.pt", 100),
+        ("run_2026-11-29_07-29-07_epoch=3.ckpt", 3),
+        ("ckpt_20261129_070512_step_7.pt", 7),
+        ("checkpoint_2026-11-29_12.pt", 12),
+        ("20261129070512.pt", 20261129070512),
+        ("rl_model_20261129_steps.zip", 20261129),
     ],
 )
 def test_usual_names_speak_of_a_step(name: str, step: int) -> None:
     assert UsualNames().read(name) == step
+
+
+@pytest.mark.parametrize(
+    ("name", "date"),
+    [
+        ("checkpoint_2026-11-29_07-29-07.604357", 20261129072907),
+        ("CKPT+2026-11-29+07-51-19+00", 20261129075119),
+        ("ckpt_20261129_070512.pt", 20261129070512),
+        ("model-20261129-0705.pth", 20261129070500),
+        ("2026-11-29T07:05:12Z-weights.npz", 20261129070512),
+        ("model_20261129_070512_acc0.91.pt", 20261129070512),
+    ],
+)
+def test_a_date_with_a_time_orders_checkpoints(name: str, date: int) -> None:
+    assert (UsualNames().read(name), UsualNames().is_dated(name)) == (date, True)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +97,8 @@ def test_temporary_names_never_count(name: str) -> None:
         ("model-00001-of-00003.safetensors", "one part"),
         ("metrics-step-100.json", "goes with a checkpoint"),
         ("step_100_optimizer.pt", "goes with a checkpoint"),
+        ("checkpoint_2026-11-29.pt", "has a date, but no step"),
+        ("checkpoint_2026-11-29_07-29-07_optimizer.pt", "goes with a checkpoint"),
     ],
 )
 def test_names_that_are_no_whole_checkpoint_are_refused_with_a_reason(name: str, why: str) -> None:
@@ -101,6 +124,11 @@ def test_names_that_are_no_whole_checkpoint_are_refused_with_a_reason(name: str,
         "step-100.pt.sha256",
         "step-100.manifest.json",
         "step-" + "9" * 19,
+        "model_0.66.json",
+        "ckpt_0.5.pt",
+        "2026-11-29",
+        "2026-11-29_07-29-07",
+        "final_model_2026-11-29_07-29-07.pt",
         "step-१००.pt",
     ],
 )

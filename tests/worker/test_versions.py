@@ -243,6 +243,28 @@ def test_of_several_files_that_are_overwritten_the_newest_counts_and_looking_aga
     assert [found(finder) for _ in range(3)] == [[(2, True)]] * 3
 
 
+def test_names_with_a_date_are_counted_in_its_order(tmp_path: Path) -> None:
+    dates = ["2026-11-30_00-00-01", "2026-11-29_23-59-59", "2026-11-30_07-00-00"]
+    put(tmp_path / f"ckpt_{dates[0]}.pt", whole("b"), 80.0)
+    put(tmp_path / f"ckpt_{dates[1]}.pt", whole("a"), 70.0)  # a copy, or another clock
+    finder = Finder(str(tmp_path))
+    checkpoints = finder.scan(NOW)
+    assert [(item.step, item.counted, item.path[-22:-3]) for item in checkpoints] == [
+        (1, True, dates[1]),
+        (2, True, dates[0]),
+    ]
+    put(tmp_path / f"ckpt_{dates[2]}.pt", whole("c"), 60.0)
+    assert found(finder) == [(1, True), (2, True), (3, True)]
+    (tmp_path / f"ckpt_{dates[1]}.pt").unlink()
+    later = Finder(str(tmp_path))
+    later.learn(known(finder.scan(NOW)))
+    assert found(later) == [(2, True), (3, True)]
+    put(tmp_path / "ckpt_2026-11-30_09-00-00.pt", whole("d"), 50.0)
+    assert found(later, step=40) == [(2, True), (3, True), (40, False)]
+    put(tmp_path / "last.pt", whole("e"), 40.0)
+    assert found(later)[-1] == (41, True)
+
+
 def path_of(finder: Finder) -> str:
     (item,) = finder.scan(NOW)
     return os.path.basename(item.path)

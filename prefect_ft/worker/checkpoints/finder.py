@@ -6,6 +6,7 @@ overwritten with each checkpoint. Where a format proves nothing, `proof` decides
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from dataclasses import dataclass, replace
@@ -182,9 +183,10 @@ class Finder:
         self._versions = {}
         found: Dict[int, Checkpoint] = {}
         whole = self._whole(judged.values(), moment, siblings, {**beside, **judged})
-        highest = max([self._proofs.highest_step, *(item.entry.step or 0 for item in whole)])
-        for item in whole:
+        highest = max([self._proofs.highest_step, *(self._stated_step(item.entry) for item in whole)])
+        for item in sorted(whole, key=self._turn_of):
             step, counted = self._step_of(item.entry, step_at, highest)
+            highest = max(step, highest)
             checkpoint = item.checkpoint(step, counted=counted, follows=self._followed_by(item.entry))
             if item.entry.step is None:
                 self._versions[item.entry.name] = step
@@ -406,12 +408,20 @@ class Finder:
         known = self._proofs.known_at(entry.path) if entry.step is None else None
         return known.step if known is not None and self._proofs.of(entry) is None else None
 
+    def _turn_of(self, item: _Judged) -> float:
+        """Return when an entry is numbered: those with a date in its order, files that are overwritten last."""
+        step = item.entry.step
+        return math.inf if step is None else step if self._names.is_dated(item.entry.name) else 0
+
+    def _stated_step(self, entry: Entry) -> int:
+        return 0 if self._names.is_dated(entry.name) else entry.step or 0
+
     def _step_of(self, entry: Entry, step_at: StepAt, highest: int) -> Tuple[int, bool]:
         """Return an entry's step, and whether that is only counted, from the highest that is known."""
         copy = copies.read_name(entry.name.rpartition("/")[2]) if _is_copy(entry.name) else None
         if copy is not None:
             return copy.step, copy.counted
-        if entry.step is not None:
+        if entry.step is not None and not self._names.is_dated(entry.name):
             return entry.step, False
         known = self._proofs.of(entry)
         if known is not None:

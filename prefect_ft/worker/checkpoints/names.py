@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 from functools import lru_cache
-from typing import Optional, Pattern, Union
+from typing import FrozenSet, Match, Optional, Pattern, Tuple, Union
 
 Reading = Union[int, str, None]
 """A step; or, as text, why this name never counts; or `None`: not a checkpoint's name."""
@@ -31,7 +31,9 @@ TEMPORARY_NAME = "its name is a temporary one"
 PART_NAME = "it is one part of several: use a directory for each step, a manifest, or a pattern"
 COMPANION_NAME = "by its name it goes with a checkpoint and is none: use a pattern if it is one"
 
-_STEP = r"[-_=.]?(?P<step>[0-9]{1,18})(?![0-9a-z])"
+DATE_NAME = "its name has a date, but no step and no time: use a pattern"
+
+_STEP = r"[-_=.]?(?P<step>[0-9]{1,18})(?![0-9a-z])(?!\.[0-9])"
 # The first that is found decides, so that epoch=1-step=100 is step 100 and an epoch counts last.
 _WORDS = (
     r"(?:global[-_]?)?steps?",
@@ -44,6 +46,15 @@ _WORDS = (
 _USUAL = tuple(re.compile(rf"(?<![a-z]){word}{_STEP}") for word in _WORDS)
 # fairseq's name within an epoch; steps are at least as many as epochs, and in STEP_RANK more than ranks.
 _EPOCH_AND_STEP = re.compile(r"checkpoint_(?P<epoch>[0-9]{1,9})_(?P<step>[0-9]{1,18})\.pt$")
+# checkpoint_2026-11-29_07-29-07.604357 (Ray), CKPT+2026-11-29+07-51-19+00 (SpeechBrain), ckpt_20261129_075119.pt.
+_DATE = re.compile(
+    r"[-_.+ ]*(?<![0-9])(?P<year>20[0-9]{2})(?P<in_date>[-_.]?)(?P<month>0[1-9]|1[0-2])(?P=in_date)"
+    r"(?P<day>0[1-9]|[12][0-9]|3[01])"
+    r"(?P<time>[-_.+t ]{0,2}(?P<hour>[01][0-9]|2[0-3])(?P<in_time>[-_.:h]?)(?P<minute>[0-5][0-9])"
+    r"(?:[-_.:m]?(?P<second>[0-5][0-9])(?:[.,][0-9]{1,9})?)?(?:[-+][0-9]{2}(?::?[0-9]{2})?|z)?)?(?![0-9])[-_+]*"
+)
+_DATED = re.compile(r"(?<![a-z])(?:checkpoint|ckpt|chkpt|model|weights|params|state|save|snapshot)(?![a-z])")
+"""Of a name whose only number is a date."""
 _BARE = re.compile(r"(?P<step>[0-9]{1,18})(?:\.[a-z][^.]*)?$")
 
 # tmp-checkpoint-100 (transformers), 100.orbax-checkpoint-tmp-17 (orbax), ckpt-100_temp and
@@ -120,8 +131,12 @@ class UsualNames:
         return False
 
     def read(self, name: str) -> Reading:
-        """Return the step in a name."""
-        return _usual_reading(name.lower())
+        """Return the step in a name; of one with a date and a time only, these as a number: 20261129072907."""
+        return _usual_reading(name.lower())[0]
+
+    def is_dated(self, name: str) -> bool:
+        """Return whether what was read in a name is a date: it orders the checkpoints, and is no step."""
+        return _usual_reading(name.lower())[1]
 
     def overwritten(self, name: str) -> Optional[Overwritten]:
         """Return how surely scripts overwrite a name without a step with each checkpoint; `None`: they do not."""
@@ -168,6 +183,11 @@ class PatternNames:
             return None
         return TEMPORARY_NAME if _reads_temporary(name) and not self._trusted else int(match["step"])
 
+    def is_dated(self, name: str) -> bool:
+        """Return False: the user has named the step."""
+        del name
+        return False
+
     def overwritten(self, name: str) -> Optional[Overwritten]:
         """Return whether the name matches a pattern without a step; `None`: it does not."""
         is_named = not self._has_step and self._whole.match(name)
@@ -184,14 +204,27 @@ class PatternNames:
 
 
 @lru_cache(maxsize=8192)  # every scan asks for the same names: it halves the cost of a large directory
-def _usual_reading(lowered: str) -> Reading:
+def _usual_reading(lowered: str) -> Tuple[Reading, bool]:
+    """Return what a name says, and whether that is a date."""
     if lowered.startswith(".") or _NO_CHECKPOINT.search(lowered):
-        return None
+        return None, False
     match = _EPOCH_AND_STEP.match(lowered)
     match = match if match and int(match["step"]) >= int(match["epoch"]) else _BARE.match(lowered)
+    date = _DATE.search(lowered) if match is None else None
+    has_date = date is not None and bool(date["in_date"] or date["time"])
+    rest = _DATE.sub("_", lowered, count=1) if has_date else lowered
     for word in _USUAL:
-        match = match or word.search(lowered)
-    return (_refusal(lowered) or int(match["step"])) if match else None
+        match = match or word.search(rest)
+    if match is not None:
+        return _refusal(lowered) or int(match["step"]), False
+    if date is None or not has_date or not _DATED.search(rest) or not _OTHER_WORDS.isdisjoint(_words(rest)):
+        return None, False
+    return (_refusal(rest) or (_number_of(date) if date["time"] else DATE_NAME)), True
+
+
+def _number_of(date: Match[str]) -> int:
+    parts = (date[part] or "00" for part in ("year", "month", "day", "hour", "minute", "second"))
+    return int("".join(parts))
 
 
 _USUAL_NAMES = UsualNames()
@@ -229,13 +262,17 @@ def _overwritten(lowered: str) -> Optional[Overwritten]:
     match = _WEIGHTS.fullmatch(lowered)
     if lowered.startswith(".") or not match or _refusal(lowered):
         return None
-    words = frozenset(re.findall(r"[a-z]+|[0-9]+", match["stem"]))
+    words = _words(match["stem"])
     if words & _OTHER_WORDS:
         return None
     if words & _SURE_WORDS:
         return Overwritten.SURE
     is_likely = words & _LIKELY_WORDS and not any(word.isdigit() for word in words)
     return Overwritten.LIKELY if is_likely else None
+
+
+def _words(text: str) -> FrozenSet[str]:
+    return frozenset(re.findall(r"[a-z]+|[0-9]+", text))
 
 
 def _reads_temporary(name: str) -> bool:
