@@ -637,6 +637,35 @@ def test_a_phase_of_whose_own_saves_none_can_be_loaded_goes_on_with_what_it_bega
     assert resumed(tmp_path) == ["", began, "step-10.json", began]
 
 
+SAVES_TWICE = """
+import pathlib, pickle, time
+for version in (1, 2):
+    new = pathlib.Path("ck/.new")
+    new.parent.mkdir(exist_ok=True)
+    new.write_bytes(pickle.dumps(version))
+    new.rename("ck/last.pkl")
+    while not pathlib.Path(f"ck/.prefect-ft-copies/{version}c@last.pkl").exists():
+        time.sleep(0.01)
+"""
+
+CANNOT_LOAD = """
+import os, pathlib, pickle
+given = os.environ["PREFECT_FT_RESUME_FROM"]
+with open("resumed", "a") as told:
+    told.write(f"{pickle.loads(pathlib.Path(given).read_bytes()) if given else 0}\\n")
+if given:
+    raise RuntimeError("PytorchStreamReader failed reading zip archive: invalid header")
+"""
+
+
+def test_no_copy_that_cannot_be_loaded_is_taken_twice(tmp_path: Path) -> None:
+    """A copy that was put back is no save of the phase itself."""
+    for name, script in (("saves.py", SAVES_TWICE), ("loads.py", CANNOT_LOAD)):
+        (tmp_path / name).write_text(script)
+    run_whole(job_in(tmp_path, f"{sys.executable} saves.py", f"{sys.executable} loads.py", keep_copies=True))
+    assert resumed(tmp_path) == ["2", "1", "0"]
+
+
 @pytest.mark.parametrize("resume", ["auto", "never"])
 def test_what_lies_there_before_a_phase_that_does_not_resume_stays(tmp_path: Path, resume: str) -> None:
     (tmp_path / "ck").mkdir()

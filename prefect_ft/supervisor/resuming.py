@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from prefect_ft.amounts import count
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
-from prefect_ft.journal.records import AttemptLine, EarlierSavesLine, IncidentLine
+from prefect_ft.journal.records import AttemptLine, CheckpointLine, EarlierSavesLine, IncidentLine
 from prefect_ft.model import Decision, FailureClass
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.events import Chosen
@@ -145,7 +145,8 @@ class Resuming:
             for end in self._journal.lines
             if isinstance(end, IncidentLine) and end.incident.failure_class in ("checkpoint", "numeric")
         }
-        earlier = failed.difference(self._saves.steps)
+        saves = (line for line in self._journal.lines if isinstance(line, CheckpointLine))
+        earlier = failed.difference(line.step for line in saves if line.written_t >= 0)  # not what was put back
         return min(earlier) - 1 if earlier else None
 
     def _gives_way(self, decision: Decision | None) -> str:
