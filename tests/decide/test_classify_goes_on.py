@@ -63,6 +63,26 @@ def test_words_about_an_exception_that_could_not_be_printed_are_not_the_cause():
     )
 
 
+MISSING = "[Errno 2] No such file or directory: 'ck/last.pt'"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [f"no checkpoint yet: {MISSING}", f"FileNotFoundError: {MISSING}", "cat: ck/last.pt: No such file"],
+)
+@pytest.mark.parametrize("after", [[], WELL])
+def test_a_line_about_a_missing_file_kills_no_process(line, after):
+    verdict = classify({"a.log": [line, *after]}, signal=9)
+    assert (verdict.failure_class, verdict.evidence.text) == ("unknown", "ended by SIGKILL")
+
+
+def test_what_a_program_begins_without_is_not_why_it_ended():
+    ended = threw("AttributeError: 'NoneType' object has no attribute 'fit'")
+    for line in (f"no checkpoint yet: {MISSING}", f"{MISSING}, starting from scratch"):
+        assert told([line, *ended], 1)[1] == ended[-1]
+    assert told([f"cannot read settings: {MISSING}", *ended], 1)[0] == "config"
+
+
 def test_a_terminal_interrupts_all_programs_at_once():
     other = threw("FileNotFoundError: [Errno 2] No such file or directory: '/tmp/x/port'")
     assert told([*threw("KeyboardInterrupt"), *other])[0] == "cancelled"

@@ -188,10 +188,12 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     exit_finding = _exit_finding(logs, exit_code, signal, reported)
     is_mute = chosen is not None and (says_nothing(chosen[1]) or chosen[1].signature.id in _OF_TASKS)
     complaint = _complaint(logs, is_known_to_fail=is_known_to_fail or is_mute)
-    if complaint is not None and _is_best(complaint, chosen, exit_finding):
+    is_killed = signal_of(exit_code, signal) == Signals.SIGKILL
+    if complaint is not None and _is_best(complaint, chosen, exit_finding, is_killed=is_killed):
         return _complaint_verdict(complaint, logs)
     if chosen is not None and (
-        _says_more(exit_finding, chosen, exit_code, signal)
+        (is_killed and _only_says_exception(chosen[1]))
+        or _says_more(exit_finding, chosen, exit_code, signal)
         or _came_first(reported, chosen)
         or _is_of_killed(reported, chosen)
     ):
@@ -232,9 +234,16 @@ def _complaint(logs: Sequence[LogFindings], *, is_known_to_fail: bool) -> _Compl
     return min(found, key=lambda one: one.complaint.failure_class is None, default=None)
 
 
-def _is_best(one: _Complained, chosen: _Place | None, exit_finding: ExitFinding | None) -> bool:
-    """Return whether a complaint explains more than the best finding, and than how the job ended."""
+def _is_best(
+    one: _Complained, chosen: _Place | None, exit_finding: ExitFinding | None, *, is_killed: bool
+) -> bool:
+    """Return whether a complaint explains more than the best finding, and than how the job ended.
+
+    `is_killed`: by SIGKILL, which no exception leads to.
+    """
     says = one.complaint.failure_class
+    if is_killed and says in BY_EXCEPTION:
+        return False
     if _is_cause_of_crash(one, chosen, exit_finding):
         return True
     if exit_finding is not None and (exit_finding.failure_class != "unknown" or says is None):
@@ -385,6 +394,11 @@ def _is_just_reported(finding: Finding, log: LogFindings) -> bool:
     return any(
         0 < one.order - finding.order <= _MESSAGE_LINES and weight(one) == REPORT for one in log.findings
     )
+
+
+def _only_says_exception(finding: Finding) -> bool:
+    """Return whether a line without a traceback tells of what ends programs by exceptions: it may have been handled."""
+    return finding.raised is None and finding.signature.failure_class in BY_EXCEPTION
 
 
 def _says_more(
