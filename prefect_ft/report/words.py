@@ -211,7 +211,8 @@ def _from(start: Start, *, counted: bool | None) -> str:
 
 def why(event: Event) -> str:
     """Return why that was done: the meaning of the rule."""
-    return rules.TABLE.meaning_of(event.judged.decision.rule)
+    decision = event.judged.decision
+    return rules.TABLE.meaning_of(decision.rule, gives_up=decision.gives_up)
 
 
 def cost(event: Event) -> str:
