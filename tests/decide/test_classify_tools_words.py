@@ -392,3 +392,16 @@ def test_what_jsonargparse_refuses_is_a_wrong_setup_without_doubt(line):
 def test_what_others_say_after_error_is_not_jsonargparses(line):
     verdict = classify({"a.log": [line]}, exit_code=2)
     assert verdict.evidence.rule != "cfg-jsonargparse"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "AF_UNIX path too long",
+        "validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes: /tmp/a/tmp/ray/sockets/x",
+    ],
+)
+def test_a_socket_that_lies_too_deep_is_a_wrong_setup(message):
+    verdict = classify({"a.log": [HEAD, *FRAME, f"OSError: {message}"]}, exit_code=1)
+    assert (verdict.failure_class, verdict.recoverable, verdict.confidence) == ("config", False, "high")
+    assert "RAY_TMPDIR" in verdict.evidence.hint
