@@ -152,8 +152,8 @@ GAVE_UP = [
         "continue by itself."
     ),
     (
-        "Then `prefect-ft resume 20260301-220000-c0ffee` restarts phase pretrain from its last good "
-        "checkpoint, step 100."
+        "Then `prefect-ft resume 20260301-220000-c0ffee` restarts phase pretrain from the newest good "
+        "checkpoint, step 100 or later."
     ),
     "If the job file has to change, `prefect-ft run JOB.yaml` begins a new run with it; `resume` does not.",
     "It was interrupted 3 times and restarted twice.",
@@ -208,7 +208,7 @@ def test_a_checkpoint_has_the_number_of_a_version_where_nothing_states_its_step(
     for shown in (words_of(page(story)), re.sub(r"\s+", " ", printed(story))):
         assert f"Restarted in the same workers from {number} 3." in shown
         assert f"gave up at {number} 5" in shown
-        assert f"from its last good checkpoint, {number} 5" in shown
+        assert f"from the newest good checkpoint, {number} 5 or later" in shown
     assert f"last good checkpoint {number} 3" in words_of(page(story))
     assert f"<title>checkpoint of {number} 2</title>" in page(story)
     assert f"Its last known {number} is 5." in lead(of_versions(counted=counted, status="running"))
