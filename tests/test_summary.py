@@ -14,6 +14,7 @@ from prefect_ft.journal.attempts import PARTS, AttemptSummary
 from prefect_ft.journal.records import (
     AttemptLine,
     CheckpointLine,
+    ComebackLine,
     EndLine,
     Line,
     PhaseLine,
@@ -79,6 +80,10 @@ def completed(number: int, start: float, end: float, n: int, **fields: Any) -> A
         "reason": f"why {n}",
     }
     return AttemptSummary(number=number, start=start, end=end, **{**known, **fields})
+
+
+def comeback(t: float) -> Line:
+    return ComebackLine(t=t, utc=UTC, epoch=2, by_hand=True, attempt=1, goes_on=True, adopted=(0,), left=())
 
 
 def unresumed(t: float, number: int) -> Line:
@@ -189,6 +194,49 @@ CASES = {
             effective_ratio=round(10 / 14, 4),
             final_step=100,
         ),
+    ),
+    "completed-while-nobody-watched": (
+        [
+            PHASE,
+            attempt(0, 1),
+            comeback(29.5),
+            incident(30, 1, "completed", ended_t=10),
+            decision(30.25, 1, "completed", "complete"),
+            end(30.5, "completed"),
+        ],
+        summary(
+            "completed",
+            [completed(1, 0, 10, 1)],
+            times(30.5, productive=10, decide=0.25, stop=20.25),
+            effective_ratio=round(10 / 30.5, 4),
+        ),
+    ),
+    "completed-after-a-comeback": (
+        [
+            PHASE,
+            attempt(0, 1),
+            comeback(9),
+            incident(30, 1, "completed", ended_t=29),
+            decision(30, 1, "completed", "complete"),
+            end(30, "completed"),
+        ],
+        summary(
+            "completed",
+            [completed(1, 0, 29, 1)],
+            times(30, productive=29, detect=1),
+            effective_ratio=round(29 / 30, 4),
+        ),
+    ),
+    "failed-while-nobody-watched": (
+        [
+            PHASE,
+            attempt(0, 1),
+            comeback(29),
+            incident(30, 1, ended_t=10),
+            decision(30, 1, "transient", "fail"),
+            end(30, "failed"),
+        ],
+        summary("failed", [crashed(1, 0, 10, 1, "fail")], times(30, recompute=10, detect=20)),
     ),
     "restart-in-place": (
         [

@@ -74,7 +74,8 @@ class Rule:
     Of exits it matches those of some `classes`; `None`: of any. Without kinds it matches nothing: an after-check
     gives its name to what it stops. Without `needs_autorestart` it restarts also where the policy restarts nothing.
     `standing` is how a reason states its own budget. `meaning`
-    explains the decision to a reader who does not know the policy.
+    explains the decision to a reader who does not know the policy; `meaning_of_end` does where it gives up, if that
+    is something else.
     """
 
     name: RuleName
@@ -86,6 +87,7 @@ class Rule:
     needs_autorestart: bool = True
     standing: Callable[[Situation], str] | None = None
     meaning: str
+    meaning_of_end: str | None = None
 
     def is_about(self, kind: Kind, failure_class: FailureClass | None) -> bool:
         """Whether it matches incidents of a kind, and exits of a class, for which `when` holds."""
@@ -130,6 +132,8 @@ CONFIRM_ONCE = Rule(
     then=moves.confirm,
     effects=Effects(budget="confirmed_since_progress"),
     meaning="most likely the program is at fault, but it may have been chance: one restart shows which",
+    meaning_of_end="the restart that was to tell whether it was chance failed in the same way, so the program or its "
+    "setup is at fault",
 )
 NOT_RESTARTABLE = Rule(
     name="not-restartable",
@@ -202,6 +206,7 @@ RULES: tuple[Rule, ...] = (
         needs_autorestart=False,
         standing=hand_overs,
         meaning="the allocation ends or grows: training continues in the next one, and no restart is used up",
+        meaning_of_end="too many allocations in a row ended without progress",
     ),
     Rule(
         name="fault-user-induced",
@@ -310,6 +315,7 @@ RULES: tuple[Rule, ...] = (
         then=moves.step_back,
         effects=Effects(step_back="below_last"),
         meaning="from the same checkpoint the numbers would most likely go bad again, so one further back is taken",
+        meaning_of_end="the numbers went bad at the same step wherever the run started, so its data or its code is bad",
     ),
     Rule(
         name="unconditional",
@@ -367,7 +373,7 @@ class Table:
     its meaning is the name itself.
     """
 
-    __slots__ = ("_meanings", "_of_exits", "_of_kinds", "effects")
+    __slots__ = ("_meanings", "_meanings_of_ends", "_of_exits", "_of_kinds", "effects")
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self._of_kinds: Mapping[Kind, Asked] = {kind: _asked(rules, kind) for kind in get_args(Kind)}
@@ -376,6 +382,9 @@ class Table:
         }
         self.effects: Mapping[str, Effects] = _EffectsByName((rule.name, rule.effects) for rule in rules)
         self._meanings: Mapping[str, str] = {rule.name: rule.meaning for rule in rules}
+        self._meanings_of_ends: Mapping[str, str] = {
+            rule.name: rule.meaning_of_end for rule in rules if rule.meaning_of_end is not None
+        }
 
     def first_match(self, s: Situation) -> tuple[Rule, Move]:
         """Return the rule that decides, and what it chooses."""
@@ -385,9 +394,10 @@ class Table:
                 return rule, then(s)
         raise AssertionError("the rule for everything else matches everything")
 
-    def meaning_of(self, name: str) -> str:
+    def meaning_of(self, name: str, *, gives_up: bool = False) -> str:
         """Return why a rule decides so, for a reader who does not know the policy."""
-        return self._meanings.get(name, name)
+        meaning = self._meanings.get(name, name)
+        return self._meanings_of_ends.get(name, meaning) if gives_up else meaning
 
 
 def _asked(rules: tuple[Rule, ...], kind: Kind, failure_class: FailureClass | None = None) -> Asked:

@@ -4,7 +4,8 @@ Every moment belongs to one part: `start` (until the first attempt ran, or somet
 `productive` (work that the result rests on), `recompute` (work that was thrown away), for each failure `detect`
 (until it was noticed), `queue` (until the scheduler had lent the run systems again), `heal` (of its device), `decide`
 (until the decision was on disk, killing included),
-`wait` (backoff) and `recover` (until the next attempt ran), and `stop` (from the last decision to the end).
+`wait` (backoff) and `recover` (until the next attempt ran), and `stop` (from the last decision to the end; also from
+when the ranks had completed until an orchestrator that came back noticed it: nothing had failed).
 An incident without a decision, or one that was only reported, ended nothing.
 """
 
@@ -21,6 +22,7 @@ from prefect_ft.journal.records import (
     NOT_RESUMED,
     AttemptLine,
     CheckpointLine,
+    ComebackLine,
     DecisionLine,
     EndLine,
     HandOverLine,
@@ -129,6 +131,8 @@ def timeline_of(lines: Sequence[Line], last_t: float) -> Timeline:
                 follower.left_t = line.t
             case TenureLine():
                 follower.lent_t = line.t
+            case ComebackLine():
+                follower.back_t = line.t
             case DecisionLine() if line.n in recorded:
                 incident_line, entry = recorded[line.n]
                 assert entry.decision is not None
@@ -163,6 +167,8 @@ class _Follower:
     """When the run was left to its next tenure; None: it was not, since an attempt began."""
     lent_t: float | None = None
     """When that tenure began; None: none has, since an attempt began."""
+    back_t: float = 0.0
+    """When an orchestrator came back last; 0: none did."""
     _wait_s: float = 0.0
 
     @property
@@ -218,10 +224,11 @@ class _Follower:
         )
         if decision.interrupts_nothing:
             return
-        ended_t = self.turn(line.ended_t, "detect")
+        waited_for = "stop" if decision.completes and self.back_t > line.ended_t else "detect"
+        ended_t = self.turn(line.ended_t, waited_for)
         if self.lent_t is not None:
             self.turn(ended_t if self.left_t is None else self.left_t, "queue")
-            self.turn(self.lent_t, "detect")
+            self.turn(self.lent_t, waited_for)
         self.turn(line.t, "decide")
         asked_t = decided_t if proposed_t is None else proposed_t
         self.turn(asked_t - (line.healing_s or 0.0), "heal")

@@ -98,12 +98,15 @@ def _quoted(event: Event | None) -> str:
 
 
 def _from(story: Story) -> str:
-    """Return what a resumed run begins with; empty where it has saved, and the last incident does not know it."""
+    """Return what a resumed run begins with; empty where it has saved, and the last incident does not know it.
+
+    What was written shortly before the end may count by then: the last incident knows only what had settled.
+    """
     incidents = [event.judged.incident for event in story.events]
     if not incidents or incidents[-1].step is None:
         return " from scratch" if all(incident.step is None for incident in incidents) else ""
     last = incidents[-1]
-    return f" from its last good checkpoint, {save_noun(counted=last.counted)} {last.step:,}"
+    return f" from the newest good checkpoint, {save_noun(counted=last.counted)} {last.step:,} or later"
 
 
 def _look_at_batches(phase: str, events: Sequence[Event]) -> Iterator[str]:

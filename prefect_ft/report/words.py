@@ -56,7 +56,7 @@ PART_MEANINGS: Mapping[str, str] = {
     "wait": "the restart delay set in the job, or the wait for approval",
     "recover": "from the decision until the ranks ran again",
     "start": "from the phase's beginning until its ranks ran",
-    "stop": "from the last decision to the phase's end",
+    "stop": "from the last decision to the phase's end, or from the training's end if nobody watched then",
 }
 """In display order."""
 
@@ -211,7 +211,8 @@ def _from(start: Start, *, counted: bool | None) -> str:
 
 def why(event: Event) -> str:
     """Return why that was done: the meaning of the rule."""
-    return rules.TABLE.meaning_of(event.judged.decision.rule)
+    decision = event.judged.decision
+    return rules.TABLE.meaning_of(decision.rule, gives_up=decision.gives_up)
 
 
 def cost(event: Event) -> str:

@@ -17,7 +17,10 @@ from prefect_ft.worker.checkpoints.names import UNKNOWN_NAME, UsualNames
 
 MAX_NAMED = 3
 
-_LOSES = "Until that is mended a failure loses all work."
+_GIVEN_NONE = (
+    'Until that is mended a restart is given no checkpoint of this phase ("from scratch"): '
+    "a script that finds its own goes on with it, any other begins anew."
+)
 
 
 class Unsaved:
@@ -40,7 +43,7 @@ class Unsaved:
         if self.due_in_s(running_since_t, has_saved=has_saved) == 0:
             minutes = self._after_s / 60
             text = (
-                f"no checkpoint has been found in {self._path} for {minutes:.3g} min. {_LOSES} "
+                f"no checkpoint has been found in {self._path} for {minutes:.3g} min. {_GIVEN_NONE} "
                 "Does the command save there? Are the names known (docs/checkpoints.md#names)?"
             )
             self._warner.warn("nothing-saved", text, attempt)
@@ -74,7 +77,7 @@ def _text(saves: SavesPlan, names: Mapping[str, str]) -> str:
         f"entry of {saves.directory} looks like a checkpoint and does not count",
         f"entries of {saves.directory} look like checkpoints and none of them counts",
     )
-    return f"{entries} ({some}{more}). {_LOSES} {_advice(saves, names)}"
+    return f"{entries} ({some}{more}). {_GIVEN_NONE} {_advice(saves, names)}"
 
 
 def _advice(saves: SavesPlan, names: Mapping[str, str]) -> str:
@@ -83,7 +86,10 @@ def _advice(saves: SavesPlan, names: Mapping[str, str]) -> str:
     if pattern is not None:
         return f'If the number that differs is the step, set checkpoints.pattern: "{pattern}".'
     if UNKNOWN_NAME in names.values():
-        return "docs/checkpoints.md#names says which names count, and how checkpoints.pattern names others."
+        return (
+            "docs/checkpoints.md#names says which names count. checkpoints.pattern can name others: with a step in "
+            "the name, or one file that is overwritten."
+        )
     can_copy = not (saves.keeps_copies or saves.is_local or saves.look is not None)
     if can_copy and all(_is_overwritten(name) for name in names):
         return (

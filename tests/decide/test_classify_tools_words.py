@@ -358,3 +358,50 @@ def test_a_thread_of_the_program_that_dies_shortly_before_its_end_ended_it():
     ends = [f"{word} the components" for word in ("Starting", "Counting", "Stopping", "Timing", "Closing")]
     assert told([*raised, *ends]) == ("user_code", 7)
     assert told([*raised, *ends, *(f"{end} again" for end in ends), "and more"])[0] == "none"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "error: Unrecognized arguments: --stepz 5",
+        "train.py: error: Unrecognized arguments: --stepz 5",
+        'error: Parser key "n":',
+        "error: Parser key \"config\": File does not exist: '/data/run.yaml'",
+        'error: Key "opt" is required but not included in config object or its value is None.',
+        'error: Validation failed: Key "opt" is required but not included in config object or its value is None.',
+        "error: Validation failed: Key 'bogus' is not expected",
+        "error: Validation failed: Subcommand 'fit' does not accept nested key 'lr'",
+        "error: Validation failed: Group 'trainer' does not accept nested key 'lr'",
+        """error: 'Configuration check failed :: No action for destination key "lr" to check its value.'""",
+        "error: Problems parsing config: while parsing a flow node",
+        'error: expected "subcommand" to be one of {fit,test}, but it was not provided.',
+        "error: argument subcommand: invalid choice: 'fitt' (choose from 'fit', 'test')",
+        "error: argument --mode: expected one argument",
+    ],
+)
+def test_what_jsonargparse_refuses_is_a_wrong_setup_without_doubt(line):
+    verdict = classify({"a.log": ["usage: train.py [-h] [--steps STEPS]", line]}, exit_code=2)
+    assert (verdict.failure_class, verdict.recoverable, verdict.confidence) == ("config", False, "high")
+    assert (verdict.evidence.rule, verdict.evidence.line) == ("cfg-jsonargparse", 2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["error: argument never used: x", "error: Validation failed: accuracy 0.1", "error: Key 'x' is expired"],
+)
+def test_what_others_say_after_error_is_not_jsonargparses(line):
+    verdict = classify({"a.log": [line]}, exit_code=2)
+    assert verdict.evidence.rule != "cfg-jsonargparse"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "AF_UNIX path too long",
+        "validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes: /tmp/a/tmp/ray/sockets/x",
+    ],
+)
+def test_a_socket_that_lies_too_deep_is_a_wrong_setup(message):
+    verdict = classify({"a.log": [HEAD, *FRAME, f"OSError: {message}"]}, exit_code=1)
+    assert (verdict.failure_class, verdict.recoverable, verdict.confidence) == ("config", False, "high")
+    assert "RAY_TMPDIR" in verdict.evidence.hint

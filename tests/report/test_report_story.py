@@ -152,8 +152,8 @@ GAVE_UP = [
         "continue by itself."
     ),
     (
-        "Then `prefect-ft resume 20260301-220000-c0ffee` restarts phase pretrain from its last good "
-        "checkpoint, step 100."
+        "Then `prefect-ft resume 20260301-220000-c0ffee` restarts phase pretrain from the newest good "
+        "checkpoint, step 100 or later."
     ),
     "If the job file has to change, `prefect-ft run JOB.yaml` begins a new run with it; `resume` does not.",
     "It was interrupted 3 times and restarted twice.",
@@ -208,7 +208,7 @@ def test_a_checkpoint_has_the_number_of_a_version_where_nothing_states_its_step(
     for shown in (words_of(page(story)), re.sub(r"\s+", " ", printed(story))):
         assert f"Restarted in the same workers from {number} 3." in shown
         assert f"gave up at {number} 5" in shown
-        assert f"from its last good checkpoint, {number} 5" in shown
+        assert f"from the newest good checkpoint, {number} 5 or later" in shown
     assert f"last good checkpoint {number} 3" in words_of(page(story))
     assert f"<title>checkpoint of {number} 2</title>" in page(story)
     assert f"Its last known {number} is 5." in lead(of_versions(counted=counted, status="running"))
@@ -489,7 +489,10 @@ def test_of_a_run_that_has_long_been_silent_nothing_is_claimed() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "said"),
-    [*((rule.name, rule.meaning) for rule in RULES), ("of-another-version", "of-another-version")],
+    [
+        *((rule.name, rule.meaning_of_end or rule.meaning) for rule in RULES),
+        ("of-another-version", "of-another-version"),
+    ],
 )
 def test_why_is_what_the_rule_says_and_else_its_name(rule: str, said: str) -> None:
     run = gave_up()
@@ -499,6 +502,26 @@ def test_why_is_what_the_rule_says_and_else_its_name(rule: str, said: str) -> No
     )
     assert f"why: {said}" in re.sub(r"\s+", " ", printed(told(run)))
     assert f"Why: {said}" in unescape(words_of(page(told(run))))
+
+
+def test_a_restart_that_confirmed_the_failure_is_not_said_to_come() -> None:
+    run = Telling(Policy(systems=("node-a",), workers=1, max_num_restarts=3))
+    for number in range(2):
+        run.attempt(10.0 * number, saved_every=999, until=10.0 * number + 9)
+        decision = run.end_attempt(
+            10.0 * number + 9, step=None, reached=None, worker=0, exit_code=2, failure_class="config",
+            confidence="low", signature="5ca1ab1e", blame="none",
+        )  # fmt: skip
+    assert (decision.rule, decision.action) == ("confirm-once", "fail")
+    run.append("end", 19.0, status="failed", reason=decision.reason)
+    before, after = "one restart shows which", "failed in the same way"
+    for shown in (re.sub(r"\s+", " ", printed(told(run))), unescape(words_of(page(told(run))))):
+        restarted, gave_up = shown.split("Restarted in the same workers", 1)[1].split("Gave up.", 1)
+        assert (before in restarted, after in restarted) == (True, False)
+        assert before not in gave_up
+        assert "the restart that was to tell whether it was chance failed in the same way" in gave_up
+    assert before not in lead(told(run))
+    assert after in lead(told(run))
 
 
 # -- the pictures -----------------------------------------------------------------------------------

@@ -17,7 +17,10 @@ from prefect_ft.worker.checkpoints.names import COMPANION_NAME, PART_NAME, UNKNO
 
 CUT = "central directory missing: cut off after 300 bytes"
 YOUNG = "its format has no mark of its end; last written 0.4 s before its writer was killed"
-NAMES = "docs/checkpoints.md#names says which names count, and how checkpoints.pattern names others."
+NAMES = (
+    "docs/checkpoints.md#names says which names count. checkpoints.pattern can name others: with a step in the name, "
+    "or one file that is overwritten."
+)
 COUNTS = "docs/checkpoints.md says what counts."
 COPIES = (
     "checkpoints.keep_copies: true keeps the last whole versions of a file that is overwritten "
@@ -66,6 +69,12 @@ def test_a_number_is_advised_as_the_step_only_where_it_is_plausible(
             id="unknown-names",
         ),
         pytest.param({"version_0": UNKNOWN_NAME, "version_1": UNKNOWN_NAME}, {}, NAMES, id="no-steps"),
+        pytest.param(
+            {"CKPT+2026-11-29+07-51-19+00": UNKNOWN_NAME, "CKPT+2026-11-29+07-52-19+00": UNKNOWN_NAME},
+            {},
+            NAMES,
+            id="dates",
+        ),
         pytest.param({"step_1.pt": CUT, "step_2.pt": CUT}, {}, COUNTS, id="cut"),
         pytest.param(
             {"ckpt_1.pt": CUT, "ckpt_2.pt": CUT}, {}, COUNTS, id="cut-with-a-word-of-the-overwritten"
@@ -92,7 +101,8 @@ def test_the_advice_follows_the_reasons(names: dict[str, str], fields: dict[str,
     listed = "; ".join(f"{name}: {why}" for name, why in names.items())
     assert said == (
         f"2 entries of saves look like checkpoints and none of them counts ({listed}). "
-        f"Until that is mended a failure loses all work. {advice}"
+        'Until that is mended a restart is given no checkpoint of this phase ("from scratch"): '
+        f"a script that finds its own goes on with it, any other begins anew. {advice}"
     )
 
 

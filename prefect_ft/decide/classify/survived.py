@@ -72,7 +72,9 @@ _REPORTS = frozenset(("interrupt-aborted",))
 
 _AS_IT_BEGINS = frozenset(("ImportError", "IndentationError", "ModuleNotFoundError", "SyntaxError"))
 
-ENDS_ITS_PROGRAM = frozenset(("cfg-argparse", "cfg-hydra-override", "cfg-python-script-missing"))
+ENDS_ITS_PROGRAM = frozenset(
+    ("cfg-argparse", "cfg-hydra-override", "cfg-jsonargparse", "cfg-python-script-missing")
+)
 """The last line of a program: what comes long after it is another program's."""
 
 _NUMBER = re.compile(r"\d+")
