@@ -146,7 +146,9 @@ class Resuming:
             if isinstance(end, IncidentLine) and end.incident.failure_class in ("checkpoint", "numeric")
         }
         saves = (line for line in self._journal.lines if isinstance(line, CheckpointLine))
-        earlier = failed.difference(line.step for line in saves if line.written_t >= 0)  # not what was put back
+        earlier = failed.difference(
+            line.step for line in saves if line.written_t >= 0
+        )  # not what was put back
         return min(earlier) - 1 if earlier else None
 
     def _gives_way(self, decision: Decision | None) -> str:
