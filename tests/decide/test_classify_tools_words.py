@@ -385,6 +385,12 @@ def test_what_jsonargparse_refuses_is_a_wrong_setup_without_doubt(line):
     assert (verdict.evidence.rule, verdict.evidence.line) == ("cfg-jsonargparse", 2)
 
 
+def test_what_a_type_of_argparse_refuses_is_a_wrong_setup_without_doubt():
+    line = "train_bash.py: error: argument --fp16: Truthy value expected: got s but expected one of yes/no"
+    verdict = classify({"a.log": [f"2026-01-02T03:04:05Z {text}" for text in ("usage: train_bash.py [-h]", line)]})
+    assert (verdict.failure_class, verdict.confidence) == ("config", "high")
+
+
 @pytest.mark.parametrize(
     "line",
     ["error: argument never used: x", "error: Validation failed: accuracy 0.1", "error: Key 'x' is expired"],
