@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prefect_ft.worker.checkpoints import ALL, CUT, NOTHING, Checkpoint, Finder, Known, choose, copies
-from prefect_ft.worker.checkpoints.names import Overwritten, PatternNames, UsualNames
+from prefect_ft.worker.checkpoints.names import Overwritten, PatternNames, UsualNames, goes_with
 
 NOW = 1_700_000_000.0
 
@@ -386,3 +386,104 @@ def test_what_a_pattern_does_not_take_is_named(tmp_path: Path) -> None:
     put(tmp_path / "step-25.pt", whole(), 10.0)
     finder = Finder(str(tmp_path), pattern="stp-{step}.pt")
     assert (found(finder), list(finder.unrecognised())) == ([], ["step-25.pt"])
+
+
+# -- sets: what is overwritten beside it, as `params.pt` and `optimizer.pt` ---------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "beside"),
+    [
+        ("ckpt.pt", "optimizer.pt"),
+        ("last.pt", "last_optimizer.pt"),
+        ("checkpoint_last.pth", "checkpoint_last-scheduler.pth"),
+        ("last-v1.ckpt", "grad_scaler.pt"),
+        ("model_latest.pt", "opt.npz"),
+    ],
+)
+def test_a_version_with_a_cut_file_beside_it_does_not_count(own: str, beside: str, tmp_path: Path) -> None:
+    put(tmp_path / own, whole(), 20.0)
+    path = put(tmp_path / beside, whole(), 19.0)
+    finder = Finder(str(tmp_path))
+    assert found(finder, step=3) == [(3, False)]
+    put(path, whole()[:-5], 10.0)
+    assert found(finder, step=4) == []
+    assert finder.why_not()[own].startswith(f"{beside} beside it: central directory missing")
+    assert found(Finder(str(tmp_path)), step=4) == []
+    put(path, whole(), 10.0)
+    assert found(finder, step=4) == [(3, False)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "best_optimizer.pt",
+        "optimizer_2.pt",
+        "optimizer_rank0.pt",
+        "optimizer.pt.tmp",
+        "optimizer.pt.old",
+        ".optimizer.pt",
+        "optimizer_backup.pt",
+        "optimizer.log",
+        "optional.pt",
+        "metrics.pt",
+    ],
+)
+def test_what_is_not_overwritten_with_it_does_not_matter(name: str, tmp_path: Path) -> None:
+    put(tmp_path / "last.pt", whole(), 20.0)
+    put(tmp_path / name, whole()[:-5], 10.0)
+    assert found(Finder(str(tmp_path)), step=3) == [(3, False)]
+
+
+def test_what_a_pattern_names_may_be_best_with_a_best_optimizer(tmp_path: Path) -> None:
+    put(tmp_path / "best.pt", whole(), 20.0)
+    put(tmp_path / "best_optimizer.pt", whole()[:-5], 10.0)
+    assert found(Finder(str(tmp_path), pattern="best.pt"), step=3) == []
+
+
+def test_what_is_young_beside_a_version_is_waited_for(tmp_path: Path) -> None:
+    put(tmp_path / "last.pt", whole(), 1.0)
+    put(tmp_path / "optimizer.pkl", b"raw", 0.5)
+    finder = Finder(str(tmp_path))
+    assert found(finder, step=3) == []
+    assert finder.settles_at == pytest.approx(NOW + 1.5)
+    assert found(finder, NOW + 2, step=3) == [(3, False)]
+    put(tmp_path / "optimizer.pkl", b"ra", -4.0)  # with the next save, in which its writer is killed
+    assert found(finder, NOW + 9, deaths=[NOW + 5]) == []
+
+
+def test_what_was_whole_beside_a_version_stays_so_for_a_new_agent(tmp_path: Path) -> None:
+    """As the file itself does: the evidence was that it was renamed into place."""
+    put(tmp_path / "last.pt", whole(), 1.0)
+    put(tmp_path / "optimizer.pkl", b"raw", 0.5)
+    finder, later = Finder(str(tmp_path)), Finder(str(tmp_path))
+    known_by_then = known(finder.scan(NOW, renamed=["optimizer.pkl"]))
+    assert found(finder, NOW + 9, deaths=[NOW]) == [(1, True)]
+    later.learn(known_by_then)
+    assert found(later, NOW + 9, deaths=[NOW]) == [(1, True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "expected"),
+    [
+        ("optimizer.pt", "params.pt", True),
+        ("Optimizer.PT", "Model.pt", True),
+        ("last-scheduler.pkl", "last.ckpt", True),
+        ("model_optim.bin", "pytorch_model.bin", True),
+        ("optimizer.pt", "last-v2.ckpt", True),
+        ("best_optimizer.pt", "last.pt", False),
+        ("best_optimizer.pt", "best.pt", True),
+        ("last_optimizer.pt", "last_opt.pt", False),
+        ("optimizer_4.pt", "last.pt", False),
+        ("optimizer.json", "last.pt", False),
+        ("optimizer.pt.tmp", "last.pt", False),
+        ("tmp_optimizer.pt", "last.pt", False),
+        ("optimizer.bak.pt", "last.pt", False),
+        ("GradScaler.pt", "last.pt", False),
+        ("criterion.pt", "params.pt", False),
+    ],
+)
+def test_what_goes_with_a_file_that_is_overwritten_is_known_by_its_name(
+    name: str, own: str, expected: bool
+) -> None:
+    assert goes_with(name, own) is expected

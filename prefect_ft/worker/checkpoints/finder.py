@@ -142,7 +142,7 @@ class Finder:
         self._written: Dict[str, Tuple[int, int]] = {}
         """When files that are overwritten were last written, and before that, by name (ns since the epoch)."""
         self._cut: Set[str] = set()
-        """The entries of the last scan that are surely not complete."""
+        """The entries of the last scan that are surely not complete, or have something beside them that is not."""
         self._begun: Optional[float] = None
         """When the first scan was, in seconds since the epoch."""
         self.settles_at: Optional[float] = None
@@ -176,13 +176,14 @@ class Finder:
         self._cut = set()
         judged = {item.entry.name: item for item in self._judge_all(self._entries(), self._layouts)}
         siblings, beside = self._look_beside(judged)
+        candidates = [item for name, item in judged.items() if name not in beside]
         # What was written just now may change again within the same tick of the file system's clock.
         self._judged = {
             name: item for name, item in {**beside, **judged}.items() if self._is_settled(item.entry, now)
         }
         self._versions = {}
         found: Dict[int, Checkpoint] = {}
-        whole = self._whole(judged.values(), moment, siblings, {**beside, **judged})
+        whole = self._whole(candidates, moment, siblings, {**beside, **judged})
         highest = max([self._proofs.highest_step, *(self._stated_step(item.entry) for item in whole)])
         for item in sorted(whole, key=self._turn_of):
             step, counted = self._step_of(item.entry, step_at, highest)
@@ -190,6 +191,7 @@ class Finder:
             checkpoint = item.checkpoint(step, counted=counted, follows=self._followed_by(item.entry))
             if item.entry.step is None:
                 self._versions[item.entry.name] = step
+                self._trust_beside(checkpoint.known, siblings, beside, item.entry.name)
             if step not in found or _is_newer(checkpoint, found[step]):
                 found[step] = checkpoint
         for checkpoint in found.values():
@@ -278,6 +280,15 @@ class Finder:
         self._proofs.add(os.path.join(self._path, copy.of), Known(mark, copy.step, copy.counted))
         return mark
 
+    def _trust_beside(
+        self, known: Known, siblings: Siblings, beside: Mapping[str, _Judged], name: str
+    ) -> None:
+        """Take what is beside a version that counts for whole, as long as it does not change."""
+        for each in siblings.of(name) if siblings.has(name) else ():
+            if each in beside:
+                entry = beside[each].entry
+                self._proofs.add(entry.path, known._replace(mark=mark_of(entry)))
+
     def _is_ours(self, entry: Entry) -> bool:
         """Return whether an overwritten entry is certainly a checkpoint, complete or not."""
         if entry.step is not None:
@@ -301,11 +312,20 @@ class Finder:
             for name, item in judged.items()
             if item.entry.step is not None and not item.entry.is_directory and "/" not in name
         }
-        siblings = Siblings(self._listed, steps)
-        names = {each for name in steps for each in siblings.of(name)} - judged.keys()
-        entries = (self._entry(name, None, self._listed[name], None) for name in sorted(names))
+        can_be_sets = self._is_here and not self._is_local
+        overwritten = [
+            name
+            for name, item in (judged.items() if can_be_sets else ())
+            if item.entry.step is None and not item.entry.is_directory and "/" not in name
+        ]
+        siblings = Siblings(self._listed, steps, overwritten)
+        names = {each for name in [*steps, *overwritten] for each in siblings.of(name)}
+        entries = (
+            self._entry(name, None, self._listed[name], None) for name in sorted(names - judged.keys())
+        )
         found = self._judge_all((entry for entry in entries if entry is not None), [*LAYOUTS])
-        return siblings, {item.entry.name: item for item in found}
+        also = {name: judged[name] for name in names.intersection(overwritten)}  # as `last_opt.pt`
+        return siblings, {**also, **{item.entry.name: item for item in found}}
 
     def _whole(
         self,
@@ -374,17 +394,26 @@ class Finder:
         """Return why an entry does not count at this moment, or `None`."""
         entry = item.entry
         reason = self._proofs.objection(entry, item.verdict, moment)
-        if reason or not siblings.has(entry.name) or self._proofs.of(entry) is not None:
+        is_known = self._proofs.of(entry) is not None
+        if reason or not siblings.has(entry.name) or (is_known and entry.step is not None):
             return reason
         if not moment.is_over and (shape := siblings.missing(entry.name)) is not None:
             return f"{shape} is missing, which every other one has beside it"
         for name in siblings.of(entry.name):
             other = beside.get(name)
-            if other is not None and (why := self._proofs.objection(other.entry, other.verdict, moment)):
-                if other.verdict.complete is None and not self._is_settled(other.entry, moment.now):
+            if other is None or (is_known and self._was_proved_by_others(other)):
+                continue
+            if why := self._proofs.objection(other.entry, other.verdict, moment):
+                if other.verdict.complete is False:
+                    self._cut.add(entry.name)
+                elif not self._is_settled(other.entry, moment.now):
                     self._wait_for(other.entry)
                 return f"{name} beside it: {why}"
         return None
+
+    def _was_proved_by_others(self, item: _Judged) -> bool:
+        """Return whether what is beside a known version was never seen here, and is not surely cut."""
+        return item.verdict.complete is None and self._proofs.known_at(item.entry.path) is None
 
     def _wait_for(self, entry: Entry) -> None:
         """Have this directory looked at when an entry has settled."""
