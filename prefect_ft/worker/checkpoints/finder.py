@@ -41,6 +41,7 @@ from prefect_ft.worker.checkpoints.names import (
 )
 from prefect_ft.worker.checkpoints.parts import Part, part_of
 from prefect_ft.worker.checkpoints.proof import Moment, Proofs, mark_of
+from prefect_ft.worker.checkpoints.sets import Sets
 from prefect_ft.worker.checkpoints.siblings import Siblings
 from prefect_ft.worker.checkpoints.trackers import Tracker
 
@@ -143,6 +144,9 @@ class Finder:
         """When files that are overwritten were last written, and before that, by name (ns since the epoch)."""
         self._cut: Set[str] = set()
         """The entries of the last scan that are surely not complete, or have something beside them that is not."""
+        self._sets = Sets()
+        self._siblings = Siblings((), {})
+        """Which files belonged together in the last scan."""
         self._begun: Optional[float] = None
         """When the first scan was, in seconds since the epoch."""
         self.settles_at: Optional[float] = None
@@ -176,6 +180,7 @@ class Finder:
         self._cut = set()
         judged = {item.entry.name: item for item in self._judge_all(self._entries(), self._layouts)}
         siblings, beside = self._look_beside(judged)
+        self._siblings = siblings
         candidates = [item for name, item in judged.items() if name not in beside]
         # What was written just now may change again within the same tick of the file system's clock.
         self._judged = {
@@ -191,7 +196,7 @@ class Finder:
             checkpoint = item.checkpoint(step, counted=counted, follows=self._followed_by(item.entry))
             if item.entry.step is None:
                 self._versions[item.entry.name] = step
-                self._trust_beside(checkpoint.known, siblings, beside, item.entry.name)
+                self._note_set(item.entry.name, checkpoint.known, beside)
             if step not in found or _is_newer(checkpoint, found[step]):
                 found[step] = checkpoint
         for checkpoint in found.values():
@@ -211,7 +216,9 @@ class Finder:
         for item in found if self._keeps_copies else ():
             name = os.path.relpath(item.path, self._path)
             if "/" not in name and self._names.overwritten(name) is not None and os.path.isfile(item.path):
-                copies.keep(self._path, name, item.known, is_wanted)
+                beside = self._sets.of(name)
+                if beside is not None:
+                    copies.keep(self._path, name, item.known, beside, is_wanted)
 
     def replace_damaged(
         self,
@@ -224,8 +231,8 @@ class Finder:
 
         These are those that do not count (`gives_way`: `ALL`, `CUT`: surely cut ones, or `NOTHING`, and no other file
         either), and those whose step is `unreadable`; without a copy they are renamed, because a script that loads its
-        one file, whatever it is given, would load it again and again. `limit` and `avoid` as for `choose`.
-        Raises OSError.
+        one file, whatever it is given, would load it again and again. So is what is overwritten with them.
+        `limit` and `avoid` as for `choose`. Raises OSError.
         """
         if not self._keeps_copies or gives_way == NOTHING:
             return False
@@ -235,15 +242,22 @@ class Finder:
             if (step in unreadable or (step is None and (gives_way == ALL or name in self._cut)))
             and os.path.isfile(os.path.join(self._path, name))
         ]
+        good = {each for name in self._versions.keys() - {*bad} for each in self._beside_of(name)}
+        put_back: List[copies.Copy] = []
         for name in bad:
             kept = copies.copies_of(self._path, name)
             allowed = [
                 copy for copy in kept if copy.step not in avoid and (limit is None or copy.step <= limit)
             ]
             if allowed:
-                self._put_back(allowed[-1])
-            else:
-                copies.set_aside(self._path, name)
+                put_back.append(allowed[-1])
+                continue
+            for each in [*self._beside_of(name), name]:
+                if each == name or (each not in good and os.path.isfile(os.path.join(self._path, each))):
+                    copies.set_aside(self._path, each)
+        # What several have beside them is that of the newest.
+        for copy in sorted(put_back, key=lambda copy: copy.step):
+            self._put_back(copy)
         return bool(bad)
 
     def confirm(self, chosen: Checkpoint) -> Optional[str]:
@@ -276,18 +290,21 @@ class Finder:
         return replace(chosen, path=path, device=mark.device, inode=mark.inode)
 
     def _put_back(self, copy: copies.Copy) -> Mark:
-        mark = copies.put_back(self._path, copy)
-        self._proofs.add(os.path.join(self._path, copy.of), Known(mark, copy.step, copy.counted))
-        return mark
+        marks = copies.put_back(self._path, copy)
+        for name, mark in marks.items():
+            self._proofs.add(os.path.join(self._path, name), Known(mark, copy.step, copy.counted))
+        return marks[copy.of]
 
-    def _trust_beside(
-        self, known: Known, siblings: Siblings, beside: Mapping[str, _Judged], name: str
-    ) -> None:
-        """Take what is beside a version that counts for whole, as long as it does not change."""
-        for each in siblings.of(name) if siblings.has(name) else ():
-            if each in beside:
-                entry = beside[each].entry
-                self._proofs.add(entry.path, known._replace(mark=mark_of(entry)))
+    def _beside_of(self, name: str) -> List[str]:
+        """Return what is overwritten with a file."""
+        return self._siblings.of(name) if self._siblings.has(name) else []
+
+    def _note_set(self, name: str, known: Known, beside: Mapping[str, _Judged]) -> None:
+        """Note what is beside a version that counts: that is whole, too, as long as it does not change."""
+        entries = [beside[each].entry for each in self._beside_of(name) if each in beside]
+        self._sets.note(name, known.mark, {entry.name: mark_of(entry) for entry in entries})
+        for entry in entries:
+            self._proofs.add(entry.path, known._replace(mark=mark_of(entry)))
 
     def _is_ours(self, entry: Entry) -> bool:
         """Return whether an overwritten entry is certainly a checkpoint, complete or not."""
@@ -531,9 +548,11 @@ class Finder:
         return self._first_seen.setdefault(name, mtime_ns) != mtime_ns
 
     def _copies(self) -> Iterator[Entry]:
-        for base, item in sorted(self._listing(copies.DIRECTORY).items()):
-            copy = copies.read_name(base)
-            entry = self._entry(copy.name, copy.step, item, None) if copy is not None else None
+        listing = self._listing(copies.DIRECTORY)
+        read = [copy for copy in map(copies.read_name, listing) if copy is not None]
+        usable = {copy for name in {copy.of for copy in read} for copy in copies.copies_of(self._path, name)}
+        for copy in sorted(usable.intersection(read)):
+            entry = self._entry(copy.name, copy.step, listing[os.path.basename(copy.name)], None)
             if entry is not None:
                 yield entry
 
