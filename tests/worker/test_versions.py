@@ -6,11 +6,12 @@ import io
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prefect_ft.worker.checkpoints import ALL, CUT, NOTHING, Checkpoint, Finder, Known, choose, copies
-from prefect_ft.worker.checkpoints.names import Overwritten, PatternNames, UsualNames
+from prefect_ft.worker.checkpoints.names import Overwritten, PatternNames, UsualNames, goes_with
 
 NOW = 1_700_000_000.0
 
@@ -386,3 +387,381 @@ def test_what_a_pattern_does_not_take_is_named(tmp_path: Path) -> None:
     put(tmp_path / "step-25.pt", whole(), 10.0)
     finder = Finder(str(tmp_path), pattern="stp-{step}.pt")
     assert (found(finder), list(finder.unrecognised())) == ([], ["step-25.pt"])
+
+
+# -- sets: what is overwritten beside it, as `params.pt` and `optimizer.pt` ---------------------------
+
+
+def save(
+    directory: Path,
+    number: int,
+    age: float,
+    own: str = "params.pt",
+    beside: str = "optimizer.pt",
+    *,
+    beside_first: bool = False,
+) -> None:
+    """Overwrite a set as scripts do, one file a second."""
+    names = [own, beside]
+    for second, name in enumerate(reversed(names) if beside_first else names):
+        put(directory / name, whole(f"{name} {number}"), age - second)
+
+
+def held(directory: Path) -> dict[str, int | None]:
+    """Which save each file is of, by name; None: it is cut."""
+    found: dict[str, int | None] = {}
+    for path in sorted(directory.iterdir()):
+        if path.suffix == ".pt":
+            content = path.read_bytes()
+            found[path.name] = next((n for n in range(9) if content == whole(f"{path.name} {n}")), None)
+    return found
+
+
+def look(finder: Finder, now: float = NOW, **known: object) -> list[Checkpoint]:
+    """Look and keep copies, as agents do."""
+    checkpoints = finder.scan(now, **known)  # type: ignore[arg-type]
+    finder.keep(checkpoints, lambda: True)
+    return checkpoints
+
+
+def resumed(finder: Finder, **known: object) -> Checkpoint | None:
+    """Choose what an attempt resumes from, as agents do."""
+    checkpoints = finder.scan(NOW, **known)  # type: ignore[arg-type]
+    if finder.replace_damaged(None, [], []):
+        checkpoints = finder.scan(NOW, **known)  # type: ignore[arg-type]
+    chosen = choose(checkpoints)
+    return chosen and finder.put_back(chosen)
+
+
+def saved(directory: Path, *numbers: int, **how: Any) -> Finder:
+    """A finder with copies that saw these saves, ten seconds apart."""
+    finder = Finder(str(directory), keep_copies=True)
+    finder.scan(0.0)  # so that all are written during the run
+    for number in numbers:
+        save(directory, number, 100.0 - 10 * number, **how)
+        look(finder)
+    return finder
+
+
+@pytest.mark.parametrize(
+    ("own", "beside"),
+    [
+        ("ckpt.pt", "optimizer.pt"),
+        ("last.pt", "last_optimizer.pt"),
+        ("checkpoint_last.pth", "checkpoint_last-scheduler.pth"),
+        ("last-v1.ckpt", "grad_scaler.pt"),
+        ("model_latest.pt", "opt.npz"),
+    ],
+)
+def test_a_version_with_a_cut_file_beside_it_does_not_count(own: str, beside: str, tmp_path: Path) -> None:
+    put(tmp_path / own, whole(), 20.0)
+    path = put(tmp_path / beside, whole(), 19.0)
+    finder = Finder(str(tmp_path))
+    assert found(finder, step=3) == [(3, False)]
+    put(path, whole()[:-5], 10.0)
+    assert found(finder, step=4) == []
+    assert finder.why_not()[own].startswith(f"{beside} beside it: central directory missing")
+    assert found(Finder(str(tmp_path)), step=4) == []
+    put(path, whole(), 10.0)
+    assert found(finder, step=4) == [(3, False)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "best_optimizer.pt",
+        "optimizer_2.pt",
+        "optimizer_rank0.pt",
+        "optimizer.pt.tmp",
+        "optimizer.pt.old",
+        ".optimizer.pt",
+        "optimizer_backup.pt",
+        "optimizer.log",
+        "optional.pt",
+        "metrics.pt",
+    ],
+)
+def test_what_is_not_overwritten_with_it_does_not_matter(name: str, tmp_path: Path) -> None:
+    put(tmp_path / "last.pt", whole(), 20.0)
+    put(tmp_path / name, whole()[:-5], 10.0)
+    assert found(Finder(str(tmp_path)), step=3) == [(3, False)]
+
+
+def test_what_a_pattern_names_may_be_best_with_a_best_optimizer(tmp_path: Path) -> None:
+    put(tmp_path / "best.pt", whole(), 20.0)
+    put(tmp_path / "best_optimizer.pt", whole()[:-5], 10.0)
+    assert found(Finder(str(tmp_path), pattern="best.pt"), step=3) == []
+
+
+def test_what_is_young_beside_a_version_is_waited_for(tmp_path: Path) -> None:
+    put(tmp_path / "last.pt", whole(), 1.0)
+    put(tmp_path / "optimizer.pkl", b"raw", 0.5)
+    finder = Finder(str(tmp_path))
+    assert found(finder, step=3) == []
+    assert finder.settles_at == pytest.approx(NOW + 1.5)
+    assert found(finder, NOW + 2, step=3) == [(3, False)]
+    put(tmp_path / "optimizer.pkl", b"ra", -4.0)  # with the next save, in which its writer is killed
+    assert found(finder, NOW + 9, deaths=[NOW + 5]) == []
+
+
+def test_what_was_whole_beside_a_version_stays_so_for_a_new_agent(tmp_path: Path) -> None:
+    """As the file itself does: the evidence was that it was renamed into place."""
+    put(tmp_path / "last.pt", whole(), 1.0)
+    put(tmp_path / "optimizer.pkl", b"raw", 0.5)
+    finder, later = Finder(str(tmp_path)), Finder(str(tmp_path))
+    known_by_then = known(finder.scan(NOW, renamed=["optimizer.pkl"]))
+    assert found(finder, NOW + 9, deaths=[NOW]) == [(1, True)]
+    later.learn(known_by_then)
+    assert found(later, NOW + 9, deaths=[NOW]) == [(1, True)]
+
+
+@pytest.mark.parametrize("beside_first", [False, True])
+@pytest.mark.parametrize("cut", ["params.pt", "optimizer.pt"])
+def test_a_cut_file_falls_back_to_the_copies_of_one_save(
+    cut: str, beside_first: bool, tmp_path: Path
+) -> None:
+    """Whichever of them is cut, and whichever is written first."""
+    saved(tmp_path, 1, 2, 3, beside_first=beside_first)
+    save(tmp_path, 4, 60.0, beside_first=beside_first)
+    put(tmp_path / cut, whole("4")[:-5], 59.0)
+    chosen = resumed(Finder(str(tmp_path), keep_copies=True))
+    assert chosen is not None
+    assert (chosen.step, chosen.path) == (3, str(tmp_path / "params.pt"))
+    assert held(tmp_path) == {"params.pt": 3, "optimizer.pt": 3}
+    assert sorted(path.name for path in tmp_path.glob("*.old*")) == ["optimizer.pt.old", "params.pt.old"]
+
+
+def test_a_whole_file_of_the_same_save_stays_where_it_is(tmp_path: Path) -> None:
+    finder = saved(tmp_path, 1, 2)
+    inode = (tmp_path / "params.pt").stat().st_ino
+    put(tmp_path / "optimizer.pt", whole()[:-5], 70.0)
+    chosen = resumed(finder)
+    assert (chosen and chosen.step, held(tmp_path)) == (2, {"params.pt": 2, "optimizer.pt": 2})
+    assert (tmp_path / "params.pt").stat().st_ino == inode
+    assert [path.name for path in tmp_path.glob("*.old*")] == ["optimizer.pt.old"]
+
+
+@pytest.mark.parametrize("what", ["cut", "old"])
+def test_between_the_files_of_a_save_no_copy_is_kept(what: str, tmp_path: Path) -> None:
+    """Of a script that replaces whole files, and takes its time for the second."""
+    finder = saved(tmp_path, 1, 2)
+    put(tmp_path / "params.pt", whole("params.pt 3"), 70.0)
+    assert [item.step for item in look(finder)] == [1, 2, 3]
+    if what == "cut":
+        put(tmp_path / "optimizer.pt", whole()[:-5], 66.0)
+        chosen = resumed(finder)
+        assert (chosen and chosen.step, held(tmp_path)) == (2, {"params.pt": 2, "optimizer.pt": 2})
+        return
+    put(tmp_path / "optimizer.pt", whole("optimizer.pt 3"), 66.0)
+    look(finder)
+    put(tmp_path / "optimizer.pt", whole()[:-5], 60.0)
+    chosen = resumed(finder)
+    assert (chosen and chosen.step, held(tmp_path)) == (3, {"params.pt": 3, "optimizer.pt": 3})
+
+
+def test_a_file_of_the_next_save_is_no_part_of_a_copy(tmp_path: Path) -> None:
+    finder = saved(tmp_path, 1, 2, beside_first=True)
+    put(tmp_path / "optimizer.pt", whole("optimizer.pt 3"), 66.0)
+    look(finder)
+    put(tmp_path / "params.pt", whole()[:-5], 61.0)
+    chosen = resumed(finder)
+    assert (chosen and chosen.step, held(tmp_path)) == (2, {"params.pt": 2, "optimizer.pt": 2})
+
+
+@pytest.mark.parametrize("late", ["params.pt", "optimizer.pt"])
+def test_a_save_that_comes_during_a_look_is_no_part_of_a_copy(late: str, tmp_path: Path) -> None:
+    finder = saved(tmp_path, 1)
+    save(tmp_path, 2, 80.0)
+    checkpoints = finder.scan(NOW)
+    put(tmp_path / late, whole(f"{late} 3"), 70.0)
+    finder.keep(checkpoints, lambda: True)
+    names = {path.name for path in (tmp_path / copies.DIRECTORY).iterdir()}
+    assert "2c@params.pt" not in names
+
+
+def test_the_first_copy_gets_what_is_first_written_after_it(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path), keep_copies=True)
+    put(tmp_path / "last.pt", whole("last.pt 1"), 90.0)
+    look(finder)
+    put(tmp_path / "optimizer.pt", whole("optimizer.pt 1"), 89.0)
+    look(finder)
+    put(tmp_path / "last.pt", whole()[:-5], 80.0)
+    chosen = resumed(finder)
+    assert (chosen and chosen.step, held(tmp_path)) == (1, {"last.pt": 1, "optimizer.pt": 1})
+
+
+def test_what_is_rarely_written_beside_it_goes_into_each_copy(tmp_path: Path) -> None:
+    """As `scaler.pkl`, once at the beginning, or an optimizer's state in every third save."""
+    finder = saved(tmp_path, 1)
+    for number in (2, 3, 4):
+        put(tmp_path / "params.pt", whole(f"params.pt {number}"), 100.0 - 10 * number)
+        look(finder)
+    put(tmp_path / "params.pt", whole()[:-5], 50.0)
+    chosen = resumed(finder)
+    assert (chosen and chosen.step, held(tmp_path)) == (4, {"params.pt": 4, "optimizer.pt": 1})
+
+
+def test_a_copy_of_an_earlier_release_is_used_where_none_has_more(tmp_path: Path) -> None:
+    put(tmp_path / copies.DIRECTORY / "7@last.pt", whole("last.pt 7"), 90.0)
+    put(tmp_path / "last.pt", whole()[:-5], 80.0)
+    put(tmp_path / "optimizer.pt", whole("optimizer.pt 7"), 89.0)
+    chosen = resumed(Finder(str(tmp_path), keep_copies=True))
+    assert (chosen and chosen.step, held(tmp_path)) == (7, {"last.pt": 7, "optimizer.pt": 7})
+
+
+def test_a_copy_without_what_others_have_beside_it_is_not_used(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    put(tmp_path / copies.DIRECTORY / "7@params.pt", whole("params.pt 7"), 80.0)
+    put(tmp_path / "params.pt", whole()[:-5], 70.0)
+    chosen = resumed(Finder(str(tmp_path), keep_copies=True))
+    assert (chosen and chosen.step, held(tmp_path)) == (1, {"params.pt": 1, "optimizer.pt": 1})
+
+
+def test_what_is_no_longer_written_beside_it_is_not_missed(tmp_path: Path) -> None:
+    finder = saved(tmp_path, 1)
+    (tmp_path / "optimizer.pt").unlink()
+    put(tmp_path / "params.pt", whole("params.pt 2"), 80.0)
+    look(finder)
+    put(tmp_path / "params.pt", whole()[:-5], 70.0)
+    chosen = resumed(finder)
+    assert (chosen and chosen.step, held(tmp_path)) == (2, {"params.pt": 2})
+
+
+def test_earlier_releases_take_nothing_else_for_a_copy(tmp_path: Path) -> None:
+    finder = saved(tmp_path, 1, 2, 3, 4)
+    bases = sorted(path.name for path in (tmp_path / copies.DIRECTORY).iterdir())
+    read = [copies.read_name(base) for base in bases]
+    assert [(copy.step, copy.of) for copy in read if copy] == [(3, "params.pt"), (4, "params.pt")]
+    assert len(bases) == 4  # what is beside a copy goes when the copy does
+    assert [item.step for item in look(finder)] == [3, 4]
+
+
+def test_what_an_earlier_release_leaves_of_a_copy_is_removed(tmp_path: Path) -> None:
+    finder = saved(tmp_path, 1, 2)
+    (tmp_path / copies.DIRECTORY / "1c@params.pt").unlink()
+    save(tmp_path, 3, 70.0)
+    look(finder)
+    assert len(list((tmp_path / copies.DIRECTORY).iterdir())) == 4
+
+
+def test_a_step_that_is_saved_again_gets_all_files_anew(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path), keep_copies=True)
+    for number in (1, 2):
+        save(tmp_path, number, 100.0 - 10 * number, "last.pt")
+        look(finder, step_at=lambda _: 5)
+    put(tmp_path / "last.pt", whole()[:-5], 60.0)
+    chosen = resumed(finder)
+    assert (chosen and chosen.step, held(tmp_path)) == (5, {"last.pt": 2, "optimizer.pt": 2})
+
+
+def test_what_is_put_back_beside_it_is_whole_though_its_writer_was_killed(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path), keep_copies=True)
+    put(tmp_path / "last.pt", whole("1"), 0.2)
+    put(tmp_path / "optimizer.pkl", b"raw", 0.1)
+    look(finder, renamed=["optimizer.pkl"])
+    put(tmp_path / "optimizer.pkl", b"ra", -1.0)
+    deaths = [NOW + 1.5]
+    assert found(finder, NOW + 9, deaths=deaths) == [(1, True)]  # the copy
+    assert finder.replace_damaged(None, [], [])
+    checkpoints = finder.scan(NOW + 9, deaths=deaths)
+    assert [item.path for item in checkpoints] == [str(tmp_path / "last.pt")]
+    assert (tmp_path / "optimizer.pkl").read_bytes() == b"raw"
+
+
+@pytest.mark.parametrize("gives_way", [ALL, CUT])
+def test_a_set_without_a_copy_gives_way_together(gives_way: str, tmp_path: Path) -> None:
+    save(tmp_path, 1, 90.0, "last.pt")
+    put(tmp_path / "scaler.pt", whole("scaler.pt 1"), 89.0)
+    put(tmp_path / "optimizer.pt", whole()[:-5], 80.0)
+    finder = Finder(str(tmp_path), keep_copies=True)
+    assert finder.scan(NOW) == []
+    assert finder.replace_damaged(-1, [], [], gives_way)
+    assert held(tmp_path) == {}
+    assert finder.scan(NOW) == []
+
+
+def test_a_set_that_could_not_be_loaded_gives_way_together(tmp_path: Path) -> None:
+    finder = saved(tmp_path, 1, 2, 3)
+    finder.scan(NOW)
+    assert finder.replace_damaged(2, [3], [3])
+    assert held(tmp_path) == {"params.pt": 2, "optimizer.pt": 2}
+    finder.scan(NOW)
+    assert finder.replace_damaged(1, [3, 2], [3, 2])
+    assert held(tmp_path) == {}
+
+
+def test_a_copy_of_several_files_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "_CLONE", 0)
+    finder = saved(tmp_path, 1)
+    save(tmp_path, 2, 80.0)
+    checkpoints = finder.scan(NOW)
+    for pieces in range(3):
+        left = iter(range(pieces))
+        finder.keep(checkpoints, lambda left=left: next(left, None) is not None)
+        put(tmp_path / "optimizer.pt", whole("optimizer.pt 2"), 79.0)
+        steps = [item.step for item in Finder(str(tmp_path), keep_copies=True).scan(NOW)]
+        assert ("2c@params.pt" in {path.name for path in (tmp_path / copies.DIRECTORY).iterdir()}) == (
+            pieces == 2
+        )
+        assert 1 in steps
+
+
+def test_a_file_that_goes_with_another_is_no_checkpoint_by_itself(tmp_path: Path) -> None:
+    finder = saved(tmp_path, 1, 2, own="last.pt", beside="last_opt.pt")
+    assert finder.scan(NOW)[-1].path == str(tmp_path / "last.pt")
+    put(tmp_path / "last_opt.pt", whole()[:-5], 70.0)
+    chosen = resumed(finder)
+    assert (chosen and chosen.path, held(tmp_path)) == (
+        str(tmp_path / "last.pt"),
+        {"last.pt": 2, "last_opt.pt": 2},
+    )
+
+
+def test_of_several_files_with_one_beside_them_the_newest_gets_it(tmp_path: Path) -> None:
+    finder = saved(tmp_path, 1, own="last.pt")
+    save(tmp_path, 2, 80.0, "ckpt.pt")
+    look(finder)
+    for name in ("last.pt", "ckpt.pt", "optimizer.pt"):
+        put(tmp_path / name, whole()[:-5], 70.0)
+    chosen = resumed(finder)
+    assert (chosen and chosen.path, held(tmp_path)) == (
+        str(tmp_path / "ckpt.pt"),
+        {"last.pt": 1, "ckpt.pt": 2, "optimizer.pt": 2},
+    )
+
+
+def test_what_goes_with_a_whole_file_stays_where_another_one_gives_way(tmp_path: Path) -> None:
+    put(tmp_path / "last.pt", whole()[:-5], 90.0)
+    finder = Finder(str(tmp_path), keep_copies=True)
+    save(tmp_path, 2, 80.0, "ckpt.pt")
+    assert found(finder) == [(1, True)]
+    assert finder.replace_damaged(None, [], [])
+    assert held(tmp_path) == {"ckpt.pt": 2, "optimizer.pt": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "expected"),
+    [
+        ("optimizer.pt", "params.pt", True),
+        ("Optimizer.PT", "Model.pt", True),
+        ("last-scheduler.pkl", "last.ckpt", True),
+        ("model_optim.bin", "pytorch_model.bin", True),
+        ("optimizer.pt", "last-v2.ckpt", True),
+        ("best_optimizer.pt", "last.pt", False),
+        ("best_optimizer.pt", "best.pt", True),
+        ("last_optimizer.pt", "last_opt.pt", False),
+        ("optimizer_4.pt", "last.pt", False),
+        ("optimizer.json", "last.pt", False),
+        ("optimizer.pt.tmp", "last.pt", False),
+        ("tmp_optimizer.pt", "last.pt", False),
+        ("optimizer.bak.pt", "last.pt", False),
+        ("GradScaler.pt", "last.pt", False),
+        ("criterion.pt", "params.pt", False),
+    ],
+)
+def test_what_goes_with_a_file_that_is_overwritten_is_known_by_its_name(
+    name: str, own: str, expected: bool
+) -> None:
+    assert goes_with(name, own) is expected

@@ -1,7 +1,9 @@
 """Copies of a file that is overwritten with each checkpoint: if a version is truncated, only that version is lost.
 
-They are in a hidden directory beside the file, the newest few of each. Owns their names, how they are made (by a
-reflink where the file system supports it) and restored; only complete files are copied.
+They are in a hidden directory beside the file, the newest few of each. What is overwritten with the file, as the state
+of an optimizer, is copied with it, into a directory for each copy: `7+model.pt/optimizer.pt` for `7@model.pt`, which is
+made last. Owns their names, how they are made (by a reflink where the file system supports it) and restored; only
+complete files are copied.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import fcntl
 import itertools
 import os
 import re
-from typing import Callable, Iterator, List, NamedTuple, Optional
+import shutil
+from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from prefect_ft.worker.checkpoints.marks import Known, Mark
 
@@ -22,6 +25,7 @@ KEPT = 2
 SET_ASIDE = ".old"
 """Suffix of a file that a copy has replaced, with a number where that name is taken."""
 
+_BESIDE = re.compile(r"[0-9]{1,18}c?\+[^/]+")
 _NAME = re.compile(r"(?P<step>[0-9]{1,18})(?P<counted>c?)@(?P<of>[^/]+)")
 _CLONE = 0x40049409  # FICLONE of linux/fs.h: both files share their blocks until one is written
 _PIECE_BYTES = 64 << 20
@@ -35,6 +39,11 @@ class Copy(NamedTuple):
     step: int
     counted: bool
 
+    @property
+    def beside(self) -> str:
+        """The directory of what is copied with it; earlier releases take its name for no copy's."""
+        return self.name.replace("@", "+", 1)
+
 
 def read_name(base: str) -> Optional[Copy]:
     """Read a copy's name; `None` if it is not one."""
@@ -44,41 +53,70 @@ def read_name(base: str) -> Optional[Copy]:
     return Copy(f"{DIRECTORY}/{base}", match["of"], int(match["step"]), bool(match["counted"]))
 
 
-def keep(root: str, name: str, known: Known, is_wanted: Callable[[], bool]) -> None:
-    """Copy a version of `root/name`, if there is no copy of it yet. Raises OSError.
+def keep(
+    root: str, name: str, known: Known, beside: Mapping[str, Mark], is_wanted: Callable[[], bool]
+) -> None:
+    """Copy a version of `root/name`, with what is `beside` it, if there is no copy of it yet. Raises OSError.
 
-    The copy is dropped where the file changes meanwhile, or where `is_wanted()` turns false.
+    The copy is dropped where one of the files changes meanwhile, or where `is_wanted()` turns false.
     """
-    copies = copies_of(root, name)
-    if any(_is_of(root, copy, known.mark) for copy in copies):
+    if any(_is_kept(root, copy, known.mark, beside) for copy in _all_of(root, name)):
         return
     os.makedirs(os.path.join(root, DIRECTORY), mode=0o755, exist_ok=True)
     _remove_unfinished(os.path.join(root, DIRECTORY))
-    base = f"{known.step}{'c' if known.counted else ''}@{name}"
-    if _copied(os.path.join(root, name), os.path.join(root, DIRECTORY, base), known.mark, is_wanted):
-        for copy in copies_of(root, name)[:-KEPT]:
-            os.unlink(os.path.join(root, copy.name))
+    copy = Copy(
+        f"{DIRECTORY}/{known.step}{'c' if known.counted else ''}@{name}", name, known.step, known.counted
+    )
+    directory = os.path.join(root, copy.beside)
+    if beside or os.path.isdir(directory):
+        _remove(root, copy)  # it may be of another save of the step
+    if beside:
+        os.mkdir(directory, mode=0o755)
+    targets = {each: os.path.join(directory, each) for each in beside}
+    targets[name] = os.path.join(root, copy.name)
+    marks = {**beside, name: known.mark}
+    if all(
+        _copied(os.path.join(root, each), target, marks[each], is_wanted) for each, target in targets.items()
+    ):
+        for old in _all_of(root, name)[:-KEPT]:
+            _remove(root, old)
 
 
-def put_back(root: str, copy: Copy) -> Mark:
-    """Restore a copy under its file's name, after setting aside the file there; return its mark. Raises OSError."""
-    path, kept = os.path.join(root, copy.of), os.path.join(root, copy.name)
-    mark = mark_of(os.stat(kept))
-    beside = os.path.join(root, f".{copy.of}.putting-back")
-    _copied(kept, beside, mark, lambda: True)
-    with contextlib.suppress(FileNotFoundError):
-        set_aside(root, copy.of)
-    os.replace(beside, path)
+def put_back(root: str, copy: Copy) -> Dict[str, Mark]:
+    """Restore a copy and what is beside it, after setting aside what is there; return their marks. Raises OSError."""
+    kept = {**{each: f"{copy.beside}/{each}" for each in beside_of(root, copy)}, copy.of: copy.name}
+    return {name: _restored(root, each, name) for name, each in kept.items()}
+
+
+def _restored(root: str, kept: str, name: str) -> Mark:
+    path = os.path.join(root, name)
+    mark = mark_of(os.stat(os.path.join(root, kept)))
+    if not _is_of(path, mark):
+        beside = os.path.join(root, f".{name}.putting-back")
+        _copied(os.path.join(root, kept), beside, mark, lambda: True)
+        with contextlib.suppress(FileNotFoundError):
+            set_aside(root, name)
+        os.replace(beside, path)
     return mark_of(os.stat(path))
 
 
 def is_put_back(root: str, copy: Copy) -> bool:
-    """Return whether the file under the name of a copy's file is this copy."""
+    """Return whether the files under the names of a copy's files are this copy."""
+    kept = {copy.of: copy.name, **{each: f"{copy.beside}/{each}" for each in beside_of(root, copy)}}
     try:
-        state = os.stat(os.path.join(root, copy.of))
+        marks = {name: mark_of(os.stat(os.path.join(root, each))) for name, each in kept.items()}
     except OSError:
         return False
-    return _is_of(root, copy, mark_of(state))
+    return all(_is_of(os.path.join(root, name), mark) for name, mark in marks.items())
+
+
+def beside_of(root: str, copy: Copy) -> List[str]:
+    """Return the names of what was copied with it."""
+    try:
+        names = sorted(os.listdir(os.path.join(root, copy.beside)))
+    except OSError:
+        return []
+    return [name for name in names if not name.startswith(".")]
 
 
 def set_aside(root: str, name: str) -> None:
@@ -97,7 +135,17 @@ def mark_of(state: os.stat_result) -> Mark:
 
 
 def copies_of(root: str, name: str) -> List[Copy]:
-    """Return the copies of a file, the oldest first."""
+    """Return the copies of a file that can be put back, the oldest first.
+
+    One that lacks what others have beside it cannot, as long as that is there: earlier releases copied the file alone.
+    """
+    copies = _all_of(root, name)
+    beside = {copy: {*beside_of(root, copy)} for copy in copies}
+    wanted = {each for names in beside.values() for each in names if os.path.exists(os.path.join(root, each))}
+    return [copy for copy in copies if wanted <= beside[copy]]
+
+
+def _all_of(root: str, name: str) -> List[Copy]:
     found = []
     with contextlib.suppress(OSError):
         for base in os.listdir(os.path.join(root, DIRECTORY)):
@@ -107,12 +155,34 @@ def copies_of(root: str, name: str) -> List[Copy]:
     return [copy for _, copy in sorted(found)]
 
 
-def _is_of(root: str, copy: Copy, mark: Mark) -> bool:
+def _is_kept(root: str, copy: Copy, mark: Mark, beside: Mapping[str, Mark]) -> bool:
+    """Return whether this is the copy of a version, with no file beside it from further away than the one there."""
+    if not _is_of(os.path.join(root, copy.name), mark):
+        return False
+    for name, there in beside.items():
+        try:
+            kept_s = mark_of(os.stat(os.path.join(root, copy.beside, name))).mtime
+        except OSError:
+            return False
+        if abs(there.mtime - mark.mtime) < abs(kept_s - mark.mtime):
+            return False
+    return True
+
+
+def _is_of(path: str, mark: Mark) -> bool:
+    """Return whether a file has this size and time."""
     try:
-        state = os.stat(os.path.join(root, copy.name))
+        state = os.stat(path)
     except OSError:
         return False
     return (state.st_size, state.st_mtime_ns / 1e9) == (mark.size, mark.mtime)
+
+
+def _remove(root: str, copy: Copy) -> None:
+    """Remove a copy, if it is there, and what is beside it."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(root, copy.name))
+    shutil.rmtree(os.path.join(root, copy.beside), ignore_errors=True)
 
 
 def _copied(source: str, target: str, mark: Mark, is_wanted: Callable[[], bool]) -> bool:
@@ -135,11 +205,14 @@ def _copied(source: str, target: str, mark: Mark, is_wanted: Callable[[], bool])
 
 
 def _remove_unfinished(directory: str) -> None:
-    """Remove unfinished copies of agents that were killed."""
-    for base in os.listdir(directory):
+    """Remove unfinished copies of agents that were killed, and what was beside copies that are gone."""
+    bases = {*os.listdir(directory)}
+    for base in bases:
         if base.startswith(".") and base.endswith(".tmp"):
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(directory, base))
+        elif _BESIDE.fullmatch(base) and base.replace("+", "@", 1) not in bases:
+            shutil.rmtree(os.path.join(directory, base), ignore_errors=True)
 
 
 def _pieces(source: int, target: int) -> Iterator[None]:

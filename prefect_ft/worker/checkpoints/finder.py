@@ -41,6 +41,7 @@ from prefect_ft.worker.checkpoints.names import (
 )
 from prefect_ft.worker.checkpoints.parts import Part, part_of
 from prefect_ft.worker.checkpoints.proof import Moment, Proofs, mark_of
+from prefect_ft.worker.checkpoints.sets import Sets
 from prefect_ft.worker.checkpoints.siblings import Siblings
 from prefect_ft.worker.checkpoints.trackers import Tracker
 
@@ -142,7 +143,10 @@ class Finder:
         self._written: Dict[str, Tuple[int, int]] = {}
         """When files that are overwritten were last written, and before that, by name (ns since the epoch)."""
         self._cut: Set[str] = set()
-        """The entries of the last scan that are surely not complete."""
+        """The entries of the last scan that are surely not complete, or have something beside them that is not."""
+        self._sets = Sets()
+        self._siblings = Siblings((), {})
+        """Which files belonged together in the last scan."""
         self._begun: Optional[float] = None
         """When the first scan was, in seconds since the epoch."""
         self.settles_at: Optional[float] = None
@@ -176,13 +180,15 @@ class Finder:
         self._cut = set()
         judged = {item.entry.name: item for item in self._judge_all(self._entries(), self._layouts)}
         siblings, beside = self._look_beside(judged)
+        self._siblings = siblings
+        candidates = [item for name, item in judged.items() if name not in beside]
         # What was written just now may change again within the same tick of the file system's clock.
         self._judged = {
             name: item for name, item in {**beside, **judged}.items() if self._is_settled(item.entry, now)
         }
         self._versions = {}
         found: Dict[int, Checkpoint] = {}
-        whole = self._whole(judged.values(), moment, siblings, {**beside, **judged})
+        whole = self._whole(candidates, moment, siblings, {**beside, **judged})
         highest = max([self._proofs.highest_step, *(self._stated_step(item.entry) for item in whole)])
         for item in sorted(whole, key=self._turn_of):
             step, counted = self._step_of(item.entry, step_at, highest)
@@ -190,6 +196,7 @@ class Finder:
             checkpoint = item.checkpoint(step, counted=counted, follows=self._followed_by(item.entry))
             if item.entry.step is None:
                 self._versions[item.entry.name] = step
+                self._note_set(item.entry.name, checkpoint.known, beside)
             if step not in found or _is_newer(checkpoint, found[step]):
                 found[step] = checkpoint
         for checkpoint in found.values():
@@ -209,7 +216,9 @@ class Finder:
         for item in found if self._keeps_copies else ():
             name = os.path.relpath(item.path, self._path)
             if "/" not in name and self._names.overwritten(name) is not None and os.path.isfile(item.path):
-                copies.keep(self._path, name, item.known, is_wanted)
+                beside = self._sets.of(name)
+                if beside is not None:
+                    copies.keep(self._path, name, item.known, beside, is_wanted)
 
     def replace_damaged(
         self,
@@ -222,8 +231,8 @@ class Finder:
 
         These are those that do not count (`gives_way`: `ALL`, `CUT`: surely cut ones, or `NOTHING`, and no other file
         either), and those whose step is `unreadable`; without a copy they are renamed, because a script that loads its
-        one file, whatever it is given, would load it again and again. `limit` and `avoid` as for `choose`.
-        Raises OSError.
+        one file, whatever it is given, would load it again and again. So is what is overwritten with them.
+        `limit` and `avoid` as for `choose`. Raises OSError.
         """
         if not self._keeps_copies or gives_way == NOTHING:
             return False
@@ -233,15 +242,22 @@ class Finder:
             if (step in unreadable or (step is None and (gives_way == ALL or name in self._cut)))
             and os.path.isfile(os.path.join(self._path, name))
         ]
+        good = {each for name in self._versions.keys() - {*bad} for each in self._beside_of(name)}
+        put_back: List[copies.Copy] = []
         for name in bad:
             kept = copies.copies_of(self._path, name)
             allowed = [
                 copy for copy in kept if copy.step not in avoid and (limit is None or copy.step <= limit)
             ]
             if allowed:
-                self._put_back(allowed[-1])
-            else:
-                copies.set_aside(self._path, name)
+                put_back.append(allowed[-1])
+                continue
+            for each in [*self._beside_of(name), name]:
+                if each == name or (each not in good and os.path.isfile(os.path.join(self._path, each))):
+                    copies.set_aside(self._path, each)
+        # What several have beside them is that of the newest.
+        for copy in sorted(put_back, key=lambda copy: copy.step):
+            self._put_back(copy)
         return bool(bad)
 
     def confirm(self, chosen: Checkpoint) -> Optional[str]:
@@ -274,9 +290,21 @@ class Finder:
         return replace(chosen, path=path, device=mark.device, inode=mark.inode)
 
     def _put_back(self, copy: copies.Copy) -> Mark:
-        mark = copies.put_back(self._path, copy)
-        self._proofs.add(os.path.join(self._path, copy.of), Known(mark, copy.step, copy.counted))
-        return mark
+        marks = copies.put_back(self._path, copy)
+        for name, mark in marks.items():
+            self._proofs.add(os.path.join(self._path, name), Known(mark, copy.step, copy.counted))
+        return marks[copy.of]
+
+    def _beside_of(self, name: str) -> List[str]:
+        """Return what is overwritten with a file."""
+        return self._siblings.of(name) if self._siblings.has(name) else []
+
+    def _note_set(self, name: str, known: Known, beside: Mapping[str, _Judged]) -> None:
+        """Note what is beside a version that counts: that is whole, too, as long as it does not change."""
+        entries = [beside[each].entry for each in self._beside_of(name) if each in beside]
+        self._sets.note(name, known.mark, {entry.name: mark_of(entry) for entry in entries})
+        for entry in entries:
+            self._proofs.add(entry.path, known._replace(mark=mark_of(entry)))
 
     def _is_ours(self, entry: Entry) -> bool:
         """Return whether an overwritten entry is certainly a checkpoint, complete or not."""
@@ -301,11 +329,20 @@ class Finder:
             for name, item in judged.items()
             if item.entry.step is not None and not item.entry.is_directory and "/" not in name
         }
-        siblings = Siblings(self._listed, steps)
-        names = {each for name in steps for each in siblings.of(name)} - judged.keys()
-        entries = (self._entry(name, None, self._listed[name], None) for name in sorted(names))
+        can_be_sets = self._is_here and not self._is_local
+        overwritten = [
+            name
+            for name, item in (judged.items() if can_be_sets else ())
+            if item.entry.step is None and not item.entry.is_directory and "/" not in name
+        ]
+        siblings = Siblings(self._listed, steps, overwritten)
+        names = {each for name in [*steps, *overwritten] for each in siblings.of(name)}
+        entries = (
+            self._entry(name, None, self._listed[name], None) for name in sorted(names - judged.keys())
+        )
         found = self._judge_all((entry for entry in entries if entry is not None), [*LAYOUTS])
-        return siblings, {item.entry.name: item for item in found}
+        also = {name: judged[name] for name in names.intersection(overwritten)}  # as `last_opt.pt`
+        return siblings, {**also, **{item.entry.name: item for item in found}}
 
     def _whole(
         self,
@@ -374,17 +411,26 @@ class Finder:
         """Return why an entry does not count at this moment, or `None`."""
         entry = item.entry
         reason = self._proofs.objection(entry, item.verdict, moment)
-        if reason or not siblings.has(entry.name) or self._proofs.of(entry) is not None:
+        is_known = self._proofs.of(entry) is not None
+        if reason or not siblings.has(entry.name) or (is_known and entry.step is not None):
             return reason
         if not moment.is_over and (shape := siblings.missing(entry.name)) is not None:
             return f"{shape} is missing, which every other one has beside it"
         for name in siblings.of(entry.name):
             other = beside.get(name)
-            if other is not None and (why := self._proofs.objection(other.entry, other.verdict, moment)):
-                if other.verdict.complete is None and not self._is_settled(other.entry, moment.now):
+            if other is None or (is_known and self._was_proved_by_others(other)):
+                continue
+            if why := self._proofs.objection(other.entry, other.verdict, moment):
+                if other.verdict.complete is False:
+                    self._cut.add(entry.name)
+                elif not self._is_settled(other.entry, moment.now):
                     self._wait_for(other.entry)
                 return f"{name} beside it: {why}"
         return None
+
+    def _was_proved_by_others(self, item: _Judged) -> bool:
+        """Return whether what is beside a known version was never seen here, and is not surely cut."""
+        return item.verdict.complete is None and self._proofs.known_at(item.entry.path) is None
 
     def _wait_for(self, entry: Entry) -> None:
         """Have this directory looked at when an entry has settled."""
@@ -502,9 +548,11 @@ class Finder:
         return self._first_seen.setdefault(name, mtime_ns) != mtime_ns
 
     def _copies(self) -> Iterator[Entry]:
-        for base, item in sorted(self._listing(copies.DIRECTORY).items()):
-            copy = copies.read_name(base)
-            entry = self._entry(copy.name, copy.step, item, None) if copy is not None else None
+        listing = self._listing(copies.DIRECTORY)
+        read = [copy for copy in map(copies.read_name, listing) if copy is not None]
+        usable = {copy for name in {copy.of for copy in read} for copy in copies.copies_of(self._path, name)}
+        for copy in sorted(usable.intersection(read)):
+            entry = self._entry(copy.name, copy.step, listing[os.path.basename(copy.name)], None)
             if entry is not None:
                 yield entry
 

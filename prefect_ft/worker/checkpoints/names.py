@@ -248,6 +248,20 @@ def state_step(name: str) -> Optional[int]:
 
 
 @lru_cache(maxsize=8192)
+def goes_with(name: str, own: str) -> bool:
+    """Return whether a file holds the state of an optimizer or the like, and is overwritten with `own`.
+
+    That is of one name for all steps, and not of another kind, as `best_optimizer.pt` beside `last.pt`.
+    """
+    lowered, mine = name.lower(), own.lower()
+    match = _WEIGHTS.fullmatch(lowered)
+    if match is None or not _STATE.search(lowered) or _STATE.search(mine) or any(map(str.isdigit, name)):
+        return False
+    others = (_words(match["stem"]) - _words(mine)) & _OTHER_WORDS
+    return not (others or _reads_temporary(lowered) or _SET_ASIDE.search(lowered))
+
+
+@lru_cache(maxsize=8192)
 def _resembles(lowered: str) -> bool:
     if _reads_temporary(lowered) or OF_A_RUN.fullmatch(lowered):
         return False

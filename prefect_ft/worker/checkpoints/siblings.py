@@ -1,20 +1,22 @@
 """Files of one step that belong together: `optimizer_4.pt` and `model_4.pt`, `epoch_4.pdopt` and `epoch_4.pdparams`.
 
-A checkpoint counts once it has beside it what the others have. Pure text: nothing here looks at a disk.
+A checkpoint counts once it has beside it what the others have. What goes with `model.pt`, which is overwritten, is what
+is overwritten beside it: `optimizer.pt`. Pure text: nothing here looks at a disk.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from typing import Dict, Iterable, List, Mapping, Optional, Set
+from typing import Collection, Dict, List, Mapping, Optional, Set
 
-from prefect_ft.worker.checkpoints.names import OF_A_RANK, state_step
+from prefect_ft.worker.checkpoints.names import OF_A_RANK, goes_with, state_step
 
 _ENDINGS = ("params", "pdopt", "pdparams", "states")
 """PaddlePaddle's and MXNet's, of the two parts of a checkpoint; other endings are of exports or notes."""
 
 _NUMBER = re.compile(rf"({OF_A_RANK.pattern})|[0-9]+", re.IGNORECASE)
+_DIGIT = re.compile(r"[0-9]")
 
 _Shape = str
 """A name with `*` in the place of each number but a rank's: its step, and an epoch or a loss."""
@@ -23,9 +25,16 @@ _Shape = str
 class Siblings:
     """The files of one directory that are named alike for each step."""
 
-    def __init__(self, names: Iterable[str], steps: Mapping[str, int]) -> None:
-        """`names` are all in the directory, `steps` those of the files that may be checkpoints by themselves."""
+    def __init__(
+        self, names: Collection[str], steps: Mapping[str, int], overwritten: Collection[str] = ()
+    ) -> None:
+        """`names` are all in the directory, `steps` those of the files that may be checkpoints by themselves.
+
+        `overwritten` are those files without a step that may be.
+        """
         self._steps = steps
+        plain = [name for name in names if not _DIGIT.search(name)] if overwritten else []
+        self._overwritten = {own: [name for name in plain if goes_with(name, own)] for own in overwritten}
         self._there: Dict[_Shape, Dict[int, str]] = {}
         """The name of each step, by shape."""
         self._states: Set[_Shape] = set()
@@ -44,16 +53,20 @@ class Siblings:
 
     def has(self, name: str) -> bool:
         """Return whether a name is one of the checkpoints that it was given."""
-        return name in self._steps
+        return name in self._steps or name in self._overwritten
 
     def of(self, name: str) -> List[str]:
         """Return the files beside a checkpoint that belong to it."""
+        if name in self._overwritten:
+            return self._overwritten[name]
         step = self._steps[name]
         pairs = (self._there[shape].get(step) for shape in self._pairs(_shape(name)))
         return [*self._states_of.get(step, ()), *(pair for pair in pairs if pair is not None)]
 
     def missing(self, name: str) -> Optional[_Shape]:
         """Return what every other checkpoint of its kind, since there are such files, has beside it; None: nothing."""
+        if name in self._overwritten:
+            return None
         own = _shape(name)
         if own not in self._lacking:
             self._lacking[own] = self._lacking_of(own)
