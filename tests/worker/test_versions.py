@@ -266,6 +266,14 @@ def test_names_with_a_date_are_counted_in_its_order(tmp_path: Path) -> None:
     assert found(later)[-1] == (41, True)
 
 
+def test_no_file_with_a_step_in_its_name_is_copied(tmp_path: Path) -> None:
+    put(tmp_path / "ckpt_100.pt", whole(), 20.0)
+    put(tmp_path / "last.pt", whole(), 10.0)
+    finder = Finder(str(tmp_path), keep_copies=True)
+    finder.keep(finder.scan(NOW), lambda: True)
+    assert [each.name for each in (tmp_path / copies.DIRECTORY).iterdir()] == ["101c@last.pt"]
+
+
 def path_of(finder: Finder) -> str:
     (item,) = finder.scan(NOW)
     return os.path.basename(item.path)

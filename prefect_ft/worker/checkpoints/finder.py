@@ -215,7 +215,7 @@ class Finder:
         """Copy the files among these that are overwritten with each checkpoint, if that is wanted. Raises OSError."""
         for item in found if self._keeps_copies else ():
             name = os.path.relpath(item.path, self._path)
-            if "/" not in name and self._names.overwritten(name) is not None and os.path.isfile(item.path):
+            if "/" not in name and name in self._versions and os.path.isfile(item.path):
                 beside = self._sets.of(name)
                 if beside is not None:
                     copies.keep(self._path, name, item.known, beside, is_wanted)
