@@ -26,6 +26,8 @@ from prefect_ft.worker.checkpoints.names import PatternNames, UsualNames, is_tem
         ("epoch=3-step=100-eval_loss=0.5.ckpt", 100),
         ("step=100-epoch=7.ckpt", 100),
         ("epoch-3.pt", 3),
+        ("epoch_1.5.pt", 1),
+        ("epoch=0-step=1000.0.ckpt", 1000),
         ("ep1-ba200", 200),
         ("model.ckpt-100.index", 100),
         ("model_100.safetensors", 100),

@@ -33,17 +33,19 @@ COMPANION_NAME = "by its name it goes with a checkpoint and is none: use a patte
 
 DATE_NAME = "its name has a date, but no step and no time: use a pattern"
 
-_STEP = r"[-_=.]?(?P<step>[0-9]{1,18})(?![0-9a-z])(?!\.[0-9])"
+_STEP = r"[-_=.]?(?P<step>[0-9]{1,18})(?![0-9a-z])"
+_WHOLE_STEP = rf"{_STEP}(?!\.[0-9])"
+"""Of words beside which a decimal is a size, a version or a loss; epoch_1.5 is in epoch 1."""
 # The first that is found decides, so that epoch=1-step=100 is step 100 and an epoch counts last.
 _WORDS = (
-    r"(?:global[-_]?)?steps?",
-    r"iter(?:ation)?s?",
-    r"(?:checkpoint|ckpt|chkpt)",
-    r"ba(?:tch)?",
-    r"ep(?:och)?",
-    r"(?:model|weights|params|state|save|snapshot)",
+    rf"(?:global[-_]?)?steps?{_STEP}",
+    rf"iter(?:ation)?s?{_STEP}",
+    rf"(?:checkpoint|ckpt|chkpt){_WHOLE_STEP}",
+    rf"ba(?:tch)?{_STEP}",
+    rf"ep(?:och)?{_STEP}",
+    rf"(?:model|weights|params|state|save|snapshot){_WHOLE_STEP}",
 )
-_USUAL = tuple(re.compile(rf"(?<![a-z]){word}{_STEP}") for word in _WORDS)
+_USUAL = tuple(re.compile(rf"(?<![a-z]){word}") for word in _WORDS)
 # fairseq's name within an epoch; steps are at least as many as epochs, and in STEP_RANK more than ranks.
 _EPOCH_AND_STEP = re.compile(r"checkpoint_(?P<epoch>[0-9]{1,9})_(?P<step>[0-9]{1,18})\.pt$")
 # checkpoint_2026-11-29_07-29-07.604357 (Ray), CKPT+2026-11-29+07-51-19+00 (SpeechBrain), ckpt_20261129_075119.pt.
