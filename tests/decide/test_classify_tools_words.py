@@ -387,7 +387,9 @@ def test_what_jsonargparse_refuses_is_a_wrong_setup_without_doubt(line):
 
 def test_what_a_type_of_argparse_refuses_is_a_wrong_setup_without_doubt():
     line = "train_bash.py: error: argument --fp16: Truthy value expected: got s but expected one of yes/no"
-    verdict = classify({"a.log": [f"2026-01-02T03:04:05Z {text}" for text in ("usage: train_bash.py [-h]", line)]})
+    verdict = classify(
+        {"a.log": [f"2026-01-02T03:04:05Z {text}" for text in ("usage: train_bash.py [-h]", line)]}
+    )
     assert (verdict.failure_class, verdict.confidence) == ("config", "high")
 
 

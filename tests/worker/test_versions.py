@@ -55,11 +55,11 @@ def known(checkpoints: list[Checkpoint]) -> dict[str, Known]:
         *[(name, Overwritten.SURE) for name in ("snapshot.pt", "ckpt.pt", "last.ckpt", "checkpoint.pth.tar")],
         *[
             (name, Overwritten.SURE)
-            for name in ("checkpoint_last.pt", "run-a_latest.npz", "Checkpoint.msgpack")
+            for name in ("checkpoint_last.pt", "ckpt_2026-11-29.pt", "run-a_latest.npz", "Checkpoint.msgpack")
         ],
         *[
             (name, Overwritten.LIKELY)
-            for name in ("model.pt", "pytorch_model.bin", "my_weights.h5", "state.pkl")
+            for name in ("model.pt", "model_2026-11-29.pt", "pytorch_model.bin", "my_weights.h5", "state.pkl")
         ],
         *[
             (name, None)
@@ -263,6 +263,15 @@ def test_names_with_a_date_are_counted_in_its_order(tmp_path: Path) -> None:
     assert found(later, step=40) == [(2, True), (3, True), (40, False)]
     put(tmp_path / "last.pt", whole("e"), 40.0)
     assert found(later)[-1] == (41, True)
+
+
+@pytest.mark.parametrize("name", ["{}_ckpt.pt", "model_{}.pt", "last-{}.ckpt"])
+def test_files_with_a_date_alone_are_overwritten_through_the_day(name: str, tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path))
+    found(finder)
+    for number, day in enumerate(("2026-11-29", "2026-11-29", "2026-11-30"), 1):
+        path = put(tmp_path / name.format(day), whole(str(number)), -3.0 * number)
+        assert [(item.step, item.path) for item in finder.scan(NOW + 60)] == [(number, str(path))]
 
 
 def path_of(finder: Finder) -> str:

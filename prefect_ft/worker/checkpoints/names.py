@@ -212,16 +212,23 @@ def _usual_reading(lowered: str) -> Tuple[Reading, bool]:
         return None, False
     match = _EPOCH_AND_STEP.match(lowered)
     match = match if match and int(match["step"]) >= int(match["epoch"]) else _BARE.match(lowered)
-    date = _DATE.search(lowered) if match is None else None
-    has_date = date is not None and bool(date["in_date"] or date["time"])
-    rest = _DATE.sub("_", lowered, count=1) if has_date else lowered
+    date = _date_in(lowered) if match is None else None
+    rest = _DATE.sub("_", lowered, count=1) if date is not None else lowered
     for word in _USUAL:
         match = match or word.search(rest)
     if match is not None:
         return _refusal(lowered) or int(match["step"]), False
-    if date is None or not has_date or not _DATED.search(rest) or not _OTHER_WORDS.isdisjoint(_words(rest)):
+    if date is None or not _DATED.search(rest) or not _OTHER_WORDS.isdisjoint(_words(rest)):
         return None, False
+    if not date["time"] and _overwritten(lowered) is not None:
+        return None, False  # all day, or all the run: of several such files the newest counts
     return (_refusal(rest) or (_number_of(date) if date["time"] else DATE_NAME)), True
+
+
+def _date_in(lowered: str) -> Optional[Match[str]]:
+    """Return the date in a name; `None`: there is none, or it may be a number."""
+    date = _DATE.search(lowered)
+    return date if date is not None and (date["in_date"] or date["time"]) else None
 
 
 def _number_of(date: Match[str]) -> int:
@@ -269,7 +276,9 @@ def _overwritten(lowered: str) -> Optional[Overwritten]:
         return None
     if words & _SURE_WORDS:
         return Overwritten.SURE
-    is_likely = words & _LIKELY_WORDS and not any(word.isdigit() for word in words)
+    date = _date_in(match["stem"])
+    others = _words(_DATE.sub("_", match["stem"], count=1)) if date and not date["time"] else words
+    is_likely = words & _LIKELY_WORDS and not any(word.isdigit() for word in others)
     return Overwritten.LIKELY if is_likely else None
 
 
