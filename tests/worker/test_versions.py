@@ -265,6 +265,17 @@ def test_names_with_a_date_are_counted_in_its_order(tmp_path: Path) -> None:
     assert found(later)[-1] == (41, True)
 
 
+def test_dates_get_no_numbers_above_newer_steps_that_names_state(tmp_path: Path) -> None:
+    for number, step in enumerate((500, 1000, 1500, 2000, 2500, 3000)):
+        put(tmp_path / f"ckpt_2026-11-29_{step}.pt", whole(str(step)), 80.0 - 10 * number)
+    finder = Finder(str(tmp_path))
+    assert found(finder) == [(500, False), (2500, False), (3000, False)]
+    put(tmp_path / "ckpt_2026-11-29_2300.pt", whole("later"), 10.0)
+    assert found(finder)[-1] == (3001, True)
+    put(tmp_path / "ckpt_2026-11-29_4000.pt", whole("4000"), 5.0)
+    assert found(finder)[-2:] == [(3001, True), (4000, False)]
+
+
 @pytest.mark.parametrize("name", ["{}_ckpt.pt", "model_{}.pt", "last-{}.ckpt"])
 def test_files_with_a_date_alone_are_overwritten_through_the_day(name: str, tmp_path: Path) -> None:
     finder = Finder(str(tmp_path))

@@ -335,6 +335,8 @@ class Finder:
         named = [
             item.entry for item in whole if item.entry.step is not None and not _is_copy(item.entry.name)
         ]
+        stated = (entry.mtime_ns for entry in named if not self._names.is_dated(entry.name))
+        past = self._past(whole, max(stated, default=0))
         newest_ns = max((entry.mtime_ns for entry in named), default=None)
         sure = (item.entry.mtime_ns for item in judged if self._is_sure(item.entry))
         bare = self._beside(judged, max(sure, default=0))
@@ -347,7 +349,24 @@ class Finder:
         ]
         # Of several files that are overwritten only the newest counts: nothing orders their steps.
         newest = max(versions, key=lambda item: (item.entry.mtime_ns, item.entry.name), default=None)
-        return [item for item in whole if item.entry.step is not None or item is newest]
+        return [
+            item
+            for item in whole
+            if (item.entry.step is not None and item.entry.name not in past) or item is newest
+        ]
+
+    def _past(self, whole: Iterable[_Judged], stated_ns: int) -> Set[str]:
+        """Return the dated ones that get no number, which would be above the newer steps that names state.
+
+        A date may also be a date with a step that reads like a time of day: ckpt_2026-11-29_1000.pt.
+        """
+        return {
+            item.entry.name
+            for item in whole
+            if item.entry.mtime_ns <= stated_ns
+            and self._names.is_dated(item.entry.name)
+            and self._proofs.of(item.entry) is None
+        }
 
     def _beside(self, judged: Iterable[_Judged], sure_ns: int) -> Set[str]:
         """Return the overwritten files that may be weights saved beside a checkpoint that is overwritten too.
