@@ -325,7 +325,7 @@ def test_weights_that_are_written_before_the_checkpoint_count_once_at_most(tmp_p
         assert path_of(finder) == "ckpt.pt"
 
 
-@pytest.mark.parametrize("name", ["ckpt.pt", "model.pt"])
+@pytest.mark.parametrize("name", ["ckpt.pt", "model.pt", "2026-11-29_07-00-00_ckpt.pt"])
 def test_a_version_that_nobody_saw_is_resumed_from_in_the_place_of_the_one_before(
     name: str, tmp_path: Path
 ) -> None:

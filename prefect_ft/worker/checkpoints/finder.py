@@ -424,7 +424,8 @@ class Finder:
 
     def _followed_by(self, entry: Entry) -> Optional[int]:
         """Return the step of the version that this one has replaced; `None`: none, or unknown."""
-        known = self._proofs.known_at(entry.path) if entry.step is None else None
+        is_version = entry.step is None or self._names.is_dated(entry.name)  # a date may be that of the run
+        known = self._proofs.known_at(entry.path) if is_version else None
         return known.step if known is not None and self._proofs.of(entry) is None else None
 
     def _turn_of(self, item: _Judged) -> float:
