@@ -302,6 +302,16 @@ def test_weights_saved_beside_a_file_that_is_surely_a_checkpoint_do_not_count(tm
     assert found(finder) == []
 
 
+def test_weights_that_take_long_to_write_do_not_count_for_that(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path))
+    found(finder)
+    put(tmp_path / "ckpt.pt", whole("1"), -3.0)
+    for length in (10, 20, 30):
+        put(tmp_path / "model.bin", b"x" * length, -3.0 - length)
+        assert found(finder, NOW + 3.5 + length) == [(1, True)]
+    assert found(finder, NOW + 60) == [(1, True)]
+
+
 def test_weights_that_are_written_on_while_the_other_file_is_not_count(tmp_path: Path) -> None:
     put(tmp_path / "ckpt.pt", whole("of another program"), 90.0)
     finder = Finder(str(tmp_path))

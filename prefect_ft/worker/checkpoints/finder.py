@@ -140,7 +140,7 @@ class Finder:
         self._versions: Dict[str, Optional[int]] = {}
         """The overwritten files of the last scan, with their steps; None: it does not count."""
         self._written: Dict[str, Tuple[int, int]] = {}
-        """When files that are overwritten were last written, and before that, by name (ns since the epoch)."""
+        """When files that are overwritten were last whole, and before that, by name (ns since the epoch)."""
         self._cut: Set[str] = set()
         """The entries of the last scan that are surely not complete."""
         self._begun: Optional[float] = None
@@ -339,7 +339,7 @@ class Finder:
         past = self._past(whole, max(stated, default=0))
         newest_ns = max((entry.mtime_ns for entry in named), default=None)
         sure = (item.entry.mtime_ns for item in judged if self._is_sure(item.entry))
-        bare = self._beside(judged, max(sure, default=0))
+        bare = self._beside(whole, max(sure, default=0))
         versions = [
             item
             for item in whole
@@ -368,13 +368,13 @@ class Finder:
             and self._proofs.of(item.entry) is None
         }
 
-    def _beside(self, judged: Iterable[_Judged], sure_ns: int) -> Set[str]:
+    def _beside(self, whole: Iterable[_Judged], sure_ns: int) -> Set[str]:
         """Return the overwritten files that may be weights saved beside a checkpoint that is overwritten too.
 
-        They are those whose names are not sure, until they have been written twice since the newest that is.
+        They are those whose names are not sure, until they have been whole twice since the newest that is.
         """
         found = set()
-        for entry in (each.entry for each in judged if each.entry.step is None):
+        for entry in (each.entry for each in whole if each.entry.step is None):
             last_ns, before_ns = self._written.get(entry.name, (entry.mtime_ns, 0))
             before_ns = before_ns if entry.mtime_ns == last_ns else last_ns
             self._written[entry.name] = entry.mtime_ns, before_ns
