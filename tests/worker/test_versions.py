@@ -325,6 +325,15 @@ def test_weights_that_are_written_on_while_the_other_file_is_not_count(tmp_path:
     assert path_of(later) == "model.pt"
 
 
+def test_what_is_no_checkpoint_by_the_layout_hides_none(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path), "zip")
+    found(finder)
+    for number in (1, 2, 3):
+        put(tmp_path / "model.npz", whole(str(number)), -3.0 * number)
+        put(tmp_path / "last.pkl", b"{'step': 1}", -3.0 * number - 1)
+        assert found(finder) == [(number, True)]
+
+
 def test_weights_that_are_written_before_the_checkpoint_count_once_at_most(tmp_path: Path) -> None:
     finder = Finder(str(tmp_path))
     found(finder)

@@ -338,7 +338,7 @@ class Finder:
         stated = (entry.mtime_ns for entry in named if not self._names.is_dated(entry.name))
         past = self._past(whole, max(stated, default=0))
         newest_ns = max((entry.mtime_ns for entry in named), default=None)
-        sure = (item.entry.mtime_ns for item in judged if self._is_sure(item.entry))
+        sure = (item.entry.mtime_ns for item in judged if self._may_be_checkpoint(item))
         bare = self._beside(whole, max(sure, default=0))
         versions = [
             item
@@ -383,6 +383,11 @@ class Finder:
             if not self._is_sure(entry) and max(before_ns, counted_ns) < sure_ns:
                 found.add(entry.name)
         return found
+
+    def _may_be_checkpoint(self, item: _Judged) -> bool:
+        """Return whether a file is overwritten for sure and was whole, or may be: another layout's never is."""
+        was_whole = self._proofs.known_at(item.entry.path) is not None
+        return self._is_sure(item.entry) and (item.verdict.complete is not False or was_whole)
 
     def _is_sure(self, entry: Entry) -> bool:
         return entry.step is None and self._names.overwritten(entry.name) is Overwritten.SURE
