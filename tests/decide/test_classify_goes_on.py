@@ -83,6 +83,17 @@ def test_what_a_program_begins_without_is_not_why_it_ended():
     assert told([f"cannot read settings: {MISSING}", *ended], 1)[0] == "config"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"error: no data yet: {MISSING}",
+        "ERROR: tokenizer.json: No such file or directory: run from scratch is not supported",
+    ],
+)
+def test_not_all_that_is_not_there_yet_or_made_from_scratch_is_gone_without(line):
+    assert told([*WELL, line], 1) == ("config", line)
+
+
 def test_a_terminal_interrupts_all_programs_at_once():
     other = threw("FileNotFoundError: [Errno 2] No such file or directory: '/tmp/x/port'")
     assert told([*threw("KeyboardInterrupt"), *other])[0] == "cancelled"
