@@ -76,6 +76,24 @@ def test_a_line_about_a_missing_file_kills_no_process(line, after):
     assert (verdict.failure_class, verdict.evidence.text) == ("unknown", "ended by SIGKILL")
 
 
+EXITED, KILLED = "srun: error: n1: task 3: Exited with exit code 2", "srun: error: n0: tasks 0-2: Killed"
+REFUSED = "train.py: error: unrecognized arguments: --learning-rte"
+
+
+@pytest.mark.parametrize(
+    ("ends", "failure_class"),
+    [
+        ([EXITED, KILLED], "config"),
+        ([EXITED], "config"),
+        ([KILLED, EXITED], "unknown"),
+        ([KILLED], "unknown"),
+        (["srun: error: n1: task 3: Exited with exit code 137", EXITED], "unknown"),
+    ],
+)
+def test_a_launcher_that_kills_after_an_end_hides_no_line_about_that(ends, failure_class):
+    assert classify({"a.log": [REFUSED, *ends]}, exit_code=137).failure_class == failure_class
+
+
 def test_what_a_program_begins_without_is_not_why_it_ended():
     ended = threw("AttributeError: 'NoneType' object has no attribute 'fit'")
     for line in (f"no checkpoint yet: {MISSING}", f"{MISSING}, starting from scratch"):

@@ -42,6 +42,7 @@ from prefect_ft.decide.classify.exits import ExitFinding, by_last_words, by_stat
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.launchers import (
     FirstEnd,
+    ended_otherwise_first,
     first_end,
     is_of_rank,
     rank_named_first,
@@ -188,7 +189,9 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     exit_finding = _exit_finding(logs, exit_code, signal, reported)
     is_mute = chosen is not None and (says_nothing(chosen[1]) or chosen[1].signature.id in _OF_TASKS)
     complaint = _complaint(logs, is_known_to_fail=is_known_to_fail or is_mute)
-    is_killed = signal_of(exit_code, signal) == Signals.SIGKILL
+    is_killed = signal_of(exit_code, signal) == Signals.SIGKILL and not (
+        reported is None and any(map(ended_otherwise_first, logs))
+    )
     if complaint is not None and _is_best(complaint, chosen, exit_finding, is_killed=is_killed):
         return _complaint_verdict(complaint, logs)
     if chosen is not None and (
