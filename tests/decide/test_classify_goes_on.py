@@ -94,6 +94,20 @@ def test_a_launcher_that_kills_after_an_end_hides_no_line_about_that(ends, failu
     assert classify({"a.log": [REFUSED, *ends]}, exit_code=137).failure_class == failure_class
 
 
+@pytest.mark.parametrize(
+    ("line", "failure_class"),
+    [
+        (
+            "Indexing.cu:7: select: block: [1,0,0], thread: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed.",
+            "data",
+        ),
+        ("  what():  CUDA error: device-side assert triggered", "user_code"),
+    ],
+)
+def test_an_assertion_on_a_device_explains_the_kill_of_its_process(line, failure_class):
+    assert classify({"a.log": [*WELL, line]}, signal=9).failure_class == failure_class
+
+
 def test_what_a_program_begins_without_is_not_why_it_ended():
     ended = threw("AttributeError: 'NoneType' object has no attribute 'fit'")
     for line in (f"no checkpoint yet: {MISSING}", f"{MISSING}, starting from scratch"):

@@ -106,7 +106,7 @@ _OF_TASKS = frozenset(("nextflow-failed",))
 
 _SAYS_NOTHING = frozenset(("cfg-hydra-cascade",))
 
-_OF_DEVICES, _IN_KERNELS = ("cublas-", "cuda-", "cudnn-"), "cuda-assert-"
+_OF_DEVICES, _IN_KERNELS, _ASSERTED = ("cublas-", "cuda-", "cudnn-"), "cuda-assert-", "cuda-device-assert"
 
 _PROCESS, _CAUGHT = "pid=", 3
 """The part of a prefix that names a process, and the number of exceptions of which a process cannot have died."""
@@ -400,8 +400,12 @@ def _is_just_reported(finding: Finding, log: LogFindings) -> bool:
 
 
 def _only_says_exception(finding: Finding) -> bool:
-    """Return whether a line without a traceback tells of what ends programs by exceptions: it may have been handled."""
-    return finding.raised is None and finding.signature.failure_class in BY_EXCEPTION
+    """Return whether a line without a traceback tells of what ends programs by exceptions: it may have been handled.
+
+    Nothing handles an assertion on a device, which leaves the process without it.
+    """
+    is_on_device = finding.signature.id.startswith((_IN_KERNELS, _ASSERTED))
+    return finding.raised is None and finding.signature.failure_class in BY_EXCEPTION and not is_on_device
 
 
 def _says_more(
