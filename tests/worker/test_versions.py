@@ -265,6 +265,14 @@ def test_names_with_a_date_are_counted_in_its_order(tmp_path: Path) -> None:
     assert found(later)[-1] == (41, True)
 
 
+def test_what_a_trainer_writes_below_a_date_states_another_step(tmp_path: Path) -> None:
+    for number, minute in enumerate((29, 39), 1):
+        directory = tmp_path / f"checkpoint_2026-11-29_07-{minute}-07"
+        put(directory / "pytorch_model.bin", whole(), 41.0 - number)
+        put(directory / "trainer_state.json", b'{"global_step": %d}' % (number * 100), 40.0 - number)
+    assert found(Finder(str(tmp_path))) == [(1, True), (2, True)]
+
+
 def test_dates_get_no_numbers_above_newer_steps_that_names_state(tmp_path: Path) -> None:
     for number, step in enumerate((500, 1000, 1500, 2000, 2500, 3000)):
         put(tmp_path / f"ckpt_2026-11-29_{step}.pt", whole(str(step)), 80.0 - 10 * number)
