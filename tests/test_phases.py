@@ -637,6 +637,18 @@ def test_a_phase_of_whose_own_saves_none_can_be_loaded_goes_on_with_what_it_bega
     assert resumed(tmp_path) == ["", began, "step-10.json", began]
 
 
+def test_a_phase_goes_on_with_none_of_its_own_saves_that_gave_bad_numbers(tmp_path: Path) -> None:
+    """Its steps are below that of the earlier phase, which gave bad numbers too."""
+    saves = "for step in 4 5; do echo '{}' > ck/.new; mv ck/.new ck/step-$step.json; done"
+    fails = "echo 'RuntimeError: Loss is nan, stopping training'; exit 1"
+    second = f"""echo "$PREFECT_FT_RESUME_FROM" >> resumed
+[ -n "$PREFECT_FT_RESUME_FROM" ] || exit 0
+[ $PREFECT_FT_ATTEMPT != 1 ] || {saves}
+{fails}"""
+    run_whole(job_in(tmp_path, SAVES.replace("$((PREFECT_FT_ATTEMPT + 2))", "1000"), second))
+    assert resumed(tmp_path) == ["", "step-1000.json", "step-4.json", ""]
+
+
 SAVES_TWICE = """
 import pathlib, pickle, time
 for version in (1, 2):

@@ -104,7 +104,7 @@ class Resuming:
         return {
             "limit": self._limit(decision),
             "gives_way": self._gives_way(decision),
-            "avoid": self._saves.avoided,
+            "avoid": sorted({*self._saves.avoided, *(self._own if self._goes_on(decision) else ())}),
             "deaths": self.all_deaths(),
             "unreadable": self._saves.unreadable,
             "verified": [*self._earlier_marks, *self._saves.marks],
@@ -145,11 +145,19 @@ class Resuming:
             for end in self._journal.lines
             if isinstance(end, IncidentLine) and end.incident.failure_class in ("checkpoint", "numeric")
         }
-        saves = (line for line in self._journal.lines if isinstance(line, CheckpointLine))
-        earlier = failed.difference(
-            line.step for line in saves if line.written_t >= 0
-        )  # not what was put back
+        earlier = failed - self._written
         return min(earlier) - 1 if earlier else None
+
+    @property
+    def _own(self) -> set[int]:
+        """The steps that the phase itself has saved: a restart that was decided from scratch wants none of them."""
+        return self._written.intersection(self._saves.steps)
+
+    @property
+    def _written(self) -> set[int]:
+        """All steps that the phase has ever saved, without what was put back."""
+        lines = self._journal.lines
+        return {line.step for line in lines if isinstance(line, CheckpointLine) and line.written_t >= 0}
 
     def _gives_way(self, decision: Decision | None) -> str:
         """Return which overwritten files that do not count give way to copies, or are renamed."""

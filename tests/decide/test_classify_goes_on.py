@@ -76,11 +76,54 @@ def test_a_line_about_a_missing_file_kills_no_process(line, after):
     assert (verdict.failure_class, verdict.evidence.text) == ("unknown", "ended by SIGKILL")
 
 
+EXITED, KILLED = "srun: error: n1: task 3: Exited with exit code 2", "srun: error: n0: tasks 0-2: Killed"
+REFUSED = "train.py: error: unrecognized arguments: --learning-rte"
+
+
+@pytest.mark.parametrize(
+    ("ends", "failure_class"),
+    [
+        ([EXITED, KILLED], "config"),
+        ([EXITED], "config"),
+        ([KILLED, EXITED], "unknown"),
+        ([KILLED], "unknown"),
+        (["srun: error: n1: task 3: Exited with exit code 137", EXITED], "unknown"),
+    ],
+)
+def test_a_launcher_that_kills_after_an_end_hides_no_line_about_that(ends, failure_class):
+    assert classify({"a.log": [REFUSED, *ends]}, exit_code=137).failure_class == failure_class
+
+
+@pytest.mark.parametrize(
+    ("line", "failure_class"),
+    [
+        (
+            "Indexing.cu:7: select: block: [1,0,0], thread: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed.",
+            "data",
+        ),
+        ("  what():  CUDA error: device-side assert triggered", "user_code"),
+    ],
+)
+def test_an_assertion_on_a_device_explains_the_kill_of_its_process(line, failure_class):
+    assert classify({"a.log": [*WELL, line]}, signal=9).failure_class == failure_class
+
+
 def test_what_a_program_begins_without_is_not_why_it_ended():
     ended = threw("AttributeError: 'NoneType' object has no attribute 'fit'")
     for line in (f"no checkpoint yet: {MISSING}", f"{MISSING}, starting from scratch"):
         assert told([line, *ended], 1)[1] == ended[-1]
     assert told([f"cannot read settings: {MISSING}", *ended], 1)[0] == "config"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"error: no data yet: {MISSING}",
+        "ERROR: tokenizer.json: No such file or directory: run from scratch is not supported",
+    ],
+)
+def test_not_all_that_is_not_there_yet_or_made_from_scratch_is_gone_without(line):
+    assert told([*WELL, line], 1) == ("config", line)
 
 
 def test_a_terminal_interrupts_all_programs_at_once():

@@ -56,11 +56,11 @@ def known(checkpoints: list[Checkpoint]) -> dict[str, Known]:
         *[(name, Overwritten.SURE) for name in ("snapshot.pt", "ckpt.pt", "last.ckpt", "checkpoint.pth.tar")],
         *[
             (name, Overwritten.SURE)
-            for name in ("checkpoint_last.pt", "run-a_latest.npz", "Checkpoint.msgpack")
+            for name in ("checkpoint_last.pt", "ckpt_2026-11-29.pt", "run-a_latest.npz", "Checkpoint.msgpack")
         ],
         *[
             (name, Overwritten.LIKELY)
-            for name in ("model.pt", "pytorch_model.bin", "my_weights.h5", "state.pkl")
+            for name in ("model.pt", "model_2026-11-29.pt", "pytorch_model.bin", "my_weights.h5", "state.pkl")
         ],
         *[
             (name, None)
@@ -274,6 +274,34 @@ def test_no_file_with_a_step_in_its_name_is_copied(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / copies.DIRECTORY).iterdir()] == ["101c@last.pt"]
 
 
+def test_what_a_trainer_writes_below_a_date_states_another_step(tmp_path: Path) -> None:
+    for number, minute in enumerate((29, 39), 1):
+        directory = tmp_path / f"checkpoint_2026-11-29_07-{minute}-07"
+        put(directory / "pytorch_model.bin", whole(), 41.0 - number)
+        put(directory / "trainer_state.json", b'{"global_step": %d}' % (number * 100), 40.0 - number)
+    assert found(Finder(str(tmp_path))) == [(1, True), (2, True)]
+
+
+def test_dates_get_no_numbers_above_newer_steps_that_names_state(tmp_path: Path) -> None:
+    for number, step in enumerate((500, 1000, 1500, 2000, 2500, 3000)):
+        put(tmp_path / f"ckpt_2026-11-29_{step}.pt", whole(str(step)), 80.0 - 10 * number)
+    finder = Finder(str(tmp_path))
+    assert found(finder) == [(500, False), (2500, False), (3000, False)]
+    put(tmp_path / "ckpt_2026-11-29_2300.pt", whole("later"), 10.0)
+    assert found(finder)[-1] == (3001, True)
+    put(tmp_path / "ckpt_2026-11-29_4000.pt", whole("4000"), 5.0)
+    assert found(finder)[-2:] == [(3001, True), (4000, False)]
+
+
+@pytest.mark.parametrize("name", ["{}_ckpt.pt", "model_{}.pt", "last-{}.ckpt"])
+def test_files_with_a_date_alone_are_overwritten_through_the_day(name: str, tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path))
+    found(finder)
+    for number, day in enumerate(("2026-11-29", "2026-11-29", "2026-11-30"), 1):
+        path = put(tmp_path / name.format(day), whole(str(number)), -3.0 * number)
+        assert [(item.step, item.path) for item in finder.scan(NOW + 60)] == [(number, str(path))]
+
+
 def path_of(finder: Finder) -> str:
     (item,) = finder.scan(NOW)
     return os.path.basename(item.path)
@@ -291,6 +319,16 @@ def test_weights_saved_beside_a_file_that_is_surely_a_checkpoint_do_not_count(tm
     assert found(finder) == []
 
 
+def test_weights_that_take_long_to_write_do_not_count_for_that(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path))
+    found(finder)
+    put(tmp_path / "ckpt.pt", whole("1"), -3.0)
+    for length in (10, 20, 30):
+        put(tmp_path / "model.bin", b"x" * length, -3.0 - length)
+        assert found(finder, NOW + 3.5 + length) == [(1, True)]
+    assert found(finder, NOW + 60) == [(1, True)]
+
+
 def test_weights_that_are_written_on_while_the_other_file_is_not_count(tmp_path: Path) -> None:
     put(tmp_path / "ckpt.pt", whole("of another program"), 90.0)
     finder = Finder(str(tmp_path))
@@ -304,6 +342,15 @@ def test_weights_that_are_written_on_while_the_other_file_is_not_count(tmp_path:
     assert path_of(later) == "model.pt"
 
 
+def test_what_is_no_checkpoint_by_the_layout_hides_none(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path), "zip")
+    found(finder)
+    for number in (1, 2, 3):
+        put(tmp_path / "model.npz", whole(str(number)), -3.0 * number)
+        put(tmp_path / "last.pkl", b"{'step': 1}", -3.0 * number - 1)
+        assert found(finder) == [(number, True)]
+
+
 def test_weights_that_are_written_before_the_checkpoint_count_once_at_most(tmp_path: Path) -> None:
     finder = Finder(str(tmp_path))
     found(finder)
@@ -314,7 +361,7 @@ def test_weights_that_are_written_before_the_checkpoint_count_once_at_most(tmp_p
         assert path_of(finder) == "ckpt.pt"
 
 
-@pytest.mark.parametrize("name", ["ckpt.pt", "model.pt"])
+@pytest.mark.parametrize("name", ["ckpt.pt", "model.pt", "2026-11-29_07-00-00_ckpt.pt"])
 def test_a_version_that_nobody_saw_is_resumed_from_in_the_place_of_the_one_before(
     name: str, tmp_path: Path
 ) -> None:

@@ -10,11 +10,20 @@ from collections.abc import Iterable, Sequence
 from signal import Signals
 from typing import NamedTuple
 
+from prefect_ft.decide.classify.closing import code_in
 from prefect_ft.decide.classify.exits import signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.model import Incident
 
-__all__ = ["FirstEnd", "first_end", "is_of_rank", "rank_named_first", "reports_end", "was_killed"]
+__all__ = [
+    "FirstEnd",
+    "ended_otherwise_first",
+    "first_end",
+    "is_of_rank",
+    "rank_named_first",
+    "reports_end",
+    "was_killed",
+]
 
 _LINE = re.compile(
     r"failed \(exitcode: (-?\d+)\) local_rank: |\bexits with return code = (-?\d+)$"
@@ -26,6 +35,9 @@ _RAISED_BY_KILL = re.compile(
     r"\bCalledProcessError: .* (?:died with <Signals\.SIGKILL: 9>|returned non-zero exit status 137)\.$"
 )
 """What accelerate ends with where the one process that it started was killed, or the shell that had started it."""
+
+_OF_TASKS = re.compile(r"srun: error: \S+: tasks? [\d,\-\[\] ]+: (?:Exited with exit code|Killed)")
+"""How srun reports the ends of tasks; its own code is the highest of theirs."""
 
 _ROOT = "Root Cause (first observed failure)"
 _ROW = re.compile(r"\bexitcode +: (-?\d+) \(pid")
@@ -100,6 +112,13 @@ def _end_in(text: str, *, is_row: bool) -> int | None:
     """Return the exit code that a line tells; `is_row`: it may be one of torchrun's table."""
     found = _LINE.search(text) or (_ROW.search(text) if is_row else None)
     return int(next(filter(None, found.groups()))) if found is not None else None
+
+
+def ended_otherwise_first(log: LogFindings) -> bool:
+    """Return whether srun reports that a task ended by itself before any was killed: that of others follows from it."""
+    text = next((one.text for one in log.findings if _OF_TASKS.search(one.text)), "")
+    code = code_in(text)
+    return code != 0 and signal_of(code, None) != Signals.SIGKILL
 
 
 def rank_named_first(log: LogFindings) -> tuple[str, str] | None:

@@ -42,6 +42,7 @@ from prefect_ft.decide.classify.exits import ExitFinding, by_last_words, by_stat
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.launchers import (
     FirstEnd,
+    ended_otherwise_first,
     first_end,
     is_of_rank,
     rank_named_first,
@@ -105,7 +106,7 @@ _OF_TASKS = frozenset(("nextflow-failed",))
 
 _SAYS_NOTHING = frozenset(("cfg-hydra-cascade",))
 
-_OF_DEVICES, _IN_KERNELS = ("cublas-", "cuda-", "cudnn-"), "cuda-assert-"
+_OF_DEVICES, _IN_KERNELS, _ASSERTED = ("cublas-", "cuda-", "cudnn-"), "cuda-assert-", "cuda-device-assert"
 
 _PROCESS, _CAUGHT = "pid=", 3
 """The part of a prefix that names a process, and the number of exceptions of which a process cannot have died."""
@@ -188,7 +189,9 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     exit_finding = _exit_finding(logs, exit_code, signal, reported)
     is_mute = chosen is not None and (says_nothing(chosen[1]) or chosen[1].signature.id in _OF_TASKS)
     complaint = _complaint(logs, is_known_to_fail=is_known_to_fail or is_mute)
-    is_killed = signal_of(exit_code, signal) == Signals.SIGKILL
+    is_killed = signal_of(exit_code, signal) == Signals.SIGKILL and not (
+        reported is None and any(map(ended_otherwise_first, logs))
+    )
     if complaint is not None and _is_best(complaint, chosen, exit_finding, is_killed=is_killed):
         return _complaint_verdict(complaint, logs)
     if chosen is not None and (
@@ -397,8 +400,12 @@ def _is_just_reported(finding: Finding, log: LogFindings) -> bool:
 
 
 def _only_says_exception(finding: Finding) -> bool:
-    """Return whether a line without a traceback tells of what ends programs by exceptions: it may have been handled."""
-    return finding.raised is None and finding.signature.failure_class in BY_EXCEPTION
+    """Return whether a line without a traceback tells of what ends programs by exceptions: it may have been handled.
+
+    Nothing handles an assertion on a device, which leaves the process without it.
+    """
+    is_on_device = finding.signature.id.startswith((_IN_KERNELS, _ASSERTED))
+    return finding.raised is None and finding.signature.failure_class in BY_EXCEPTION and not is_on_device
 
 
 def _says_more(

@@ -36,8 +36,10 @@ _GOES_ON = compiled(
     r"(?i)\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retrying|will (?:try|continue|retry|ignore|skip)|fall(?:s|ing)? ?back|"
     r"continuing|(?:rebound|reconnect)ing|will stop after|thrown while requesting|recomputing|sleeping for|"
     r"defaulting to|using (?:the )?(?:best|default|cached?|slow|cpu)|non-fatal|not fatal|"
-    r"harmless|replac(?:ed|ing) (?:by|with)|creating it|zero(?:ed|ing)|no \w+ yet|from scratch|"
-    r"start(?:ing|s)? (?:fresh|anew))\b|[;,] using \b"
+    r"harmless|replac(?:ed|ing) (?:by|with)|creating it|zero(?:ed|ing)|"
+    r"no (?:\w+ )?(?:checkpoint|ckpt|snapshot|weights|model|state|save)s?(?: files?)? yet|"
+    r"start(?:ing|s)? (?:fresh|anew))\b|[;,] using \b|"
+    r"(?:\b\w+ing (?:\w+ ){0,2}|[,;:] )from scratch(?: instead)?(?:$|[.,;:!()])"
 )
 
 

@@ -141,7 +141,7 @@ class Finder:
         self._versions: Dict[str, Optional[int]] = {}
         """The overwritten files of the last scan, with their steps; None: it does not count."""
         self._written: Dict[str, Tuple[int, int]] = {}
-        """When files that are overwritten were last written, and before that, by name (ns since the epoch)."""
+        """When files that are overwritten were last whole, and before that, by name (ns since the epoch)."""
         self._cut: Set[str] = set()
         """The entries of the last scan that are surely not complete, or have something beside them that is not."""
         self._sets = Sets()
@@ -372,9 +372,11 @@ class Finder:
         named = [
             item.entry for item in whole if item.entry.step is not None and not _is_copy(item.entry.name)
         ]
+        stated = (entry.mtime_ns for entry in named if not self._names.is_dated(entry.name))
+        past = self._past(whole, max(stated, default=0))
         newest_ns = max((entry.mtime_ns for entry in named), default=None)
-        sure = (item.entry.mtime_ns for item in judged if self._is_sure(item.entry))
-        bare = self._beside(judged, max(sure, default=0))
+        sure = (item.entry.mtime_ns for item in judged if self._may_be_checkpoint(item))
+        bare = self._beside(whole, max(sure, default=0))
         versions = [
             item
             for item in whole
@@ -384,15 +386,32 @@ class Finder:
         ]
         # Of several files that are overwritten only the newest counts: nothing orders their steps.
         newest = max(versions, key=lambda item: (item.entry.mtime_ns, item.entry.name), default=None)
-        return [item for item in whole if item.entry.step is not None or item is newest]
+        return [
+            item
+            for item in whole
+            if (item.entry.step is not None and item.entry.name not in past) or item is newest
+        ]
 
-    def _beside(self, judged: Iterable[_Judged], sure_ns: int) -> Set[str]:
+    def _past(self, whole: Iterable[_Judged], stated_ns: int) -> Set[str]:
+        """Return the dated ones that get no number, which would be above the newer steps that names state.
+
+        A date may also be a date with a step that reads like a time of day: ckpt_2026-11-29_1000.pt.
+        """
+        return {
+            item.entry.name
+            for item in whole
+            if item.entry.mtime_ns <= stated_ns
+            and self._names.is_dated(item.entry.name)
+            and self._proofs.of(item.entry) is None
+        }
+
+    def _beside(self, whole: Iterable[_Judged], sure_ns: int) -> Set[str]:
         """Return the overwritten files that may be weights saved beside a checkpoint that is overwritten too.
 
-        They are those whose names are not sure, until they have been written twice since the newest that is.
+        They are those whose names are not sure, until they have been whole twice since the newest that is.
         """
         found = set()
-        for entry in (each.entry for each in judged if each.entry.step is None):
+        for entry in (each.entry for each in whole if each.entry.step is None):
             last_ns, before_ns = self._written.get(entry.name, (entry.mtime_ns, 0))
             before_ns = before_ns if entry.mtime_ns == last_ns else last_ns
             self._written[entry.name] = entry.mtime_ns, before_ns
@@ -401,6 +420,11 @@ class Finder:
             if not self._is_sure(entry) and max(before_ns, counted_ns) < sure_ns:
                 found.add(entry.name)
         return found
+
+    def _may_be_checkpoint(self, item: _Judged) -> bool:
+        """Return whether a file is overwritten for sure and was whole, or may be: another layout's never is."""
+        was_whole = self._proofs.known_at(item.entry.path) is not None
+        return self._is_sure(item.entry) and (item.verdict.complete is not False or was_whole)
 
     def _is_sure(self, entry: Entry) -> bool:
         return entry.step is None and self._names.overwritten(entry.name) is Overwritten.SURE
@@ -451,7 +475,8 @@ class Finder:
 
     def _followed_by(self, entry: Entry) -> Optional[int]:
         """Return the step of the version that this one has replaced; `None`: none, or unknown."""
-        known = self._proofs.known_at(entry.path) if entry.step is None else None
+        is_version = entry.step is None or self._names.is_dated(entry.name)  # a date may be that of the run
+        known = self._proofs.known_at(entry.path) if is_version else None
         return known.step if known is not None and self._proofs.of(entry) is None else None
 
     def _turn_of(self, item: _Judged) -> float:

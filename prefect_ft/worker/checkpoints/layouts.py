@@ -31,7 +31,7 @@ from prefect_ft.worker.checkpoints.formats import (
     torch_file,
     zip_file,
 )
-from prefect_ft.worker.checkpoints.names import is_temporary_inside
+from prefect_ft.worker.checkpoints.names import UsualNames, is_temporary_inside
 from prefect_ft.worker.checkpoints.ocdbt import orbax_fault
 from prefect_ft.worker.checkpoints.shards import DCP_METADATA, DCP_SHARD, is_deepspeed
 from prefect_ft.worker.checkpoints.trackers import ITERATION, LATEST
@@ -57,7 +57,7 @@ class Layout(NamedTuple):
 def _hf(entry: Entry) -> Verdict:
     """A checkpoint of the transformers Trainer: `trainer_state.json`, which it writes after the weights.
 
-    Its `global_step` is the step in the name; shards of a weight index are all there. Source:
+    Its `global_step` is the step in the name, if that is no date; shards of a weight index are all there. Source:
     `_save_checkpoint` in src/transformers/trainer.py.
     """
     if HF_STATE not in entry.files:
@@ -66,7 +66,7 @@ def _hf(entry: Entry) -> Verdict:
     step = state.get("global_step") if isinstance(state, dict) else None
     if step is None:
         return Verdict(False, f"{HF_STATE} is cut off or has no global_step")
-    if entry.step not in (None, step):
+    if entry.step not in (None, step) and not UsualNames().is_dated(entry.name):
         return Verdict(False, f"{HF_STATE} is of step {step}, the name of step {entry.step}")
     if not any(_HF_WEIGHTS.fullmatch(name) for name in entry.files):
         return Verdict(False, "no weights")

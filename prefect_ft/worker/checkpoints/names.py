@@ -33,17 +33,19 @@ COMPANION_NAME = "by its name it goes with a checkpoint and is none: use a patte
 
 DATE_NAME = "its name has a date, but no step and no time: use a pattern"
 
-_STEP = r"[-_=.]?(?P<step>[0-9]{1,18})(?![0-9a-z])(?!\.[0-9])"
+_STEP = r"[-_=.]?(?P<step>[0-9]{1,18})(?![0-9a-z])"
+_WHOLE_STEP = rf"{_STEP}(?!\.[0-9])"
+"""Of words beside which a decimal is a size, a version or a loss; epoch_1.5 is in epoch 1."""
 # The first that is found decides, so that epoch=1-step=100 is step 100 and an epoch counts last.
 _WORDS = (
-    r"(?:global[-_]?)?steps?",
-    r"iter(?:ation)?s?",
-    r"(?:checkpoint|ckpt|chkpt)",
-    r"ba(?:tch)?",
-    r"ep(?:och)?",
-    r"(?:model|weights|params|state|save|snapshot)",
+    rf"(?:global[-_]?)?steps?{_STEP}",
+    rf"iter(?:ation)?s?{_STEP}",
+    rf"(?:checkpoint|ckpt|chkpt){_WHOLE_STEP}",
+    rf"ba(?:tch)?{_STEP}",
+    rf"ep(?:och)?{_STEP}",
+    rf"(?:model|weights|params|state|save|snapshot){_WHOLE_STEP}",
 )
-_USUAL = tuple(re.compile(rf"(?<![a-z]){word}{_STEP}") for word in _WORDS)
+_USUAL = tuple(re.compile(rf"(?<![a-z]){word}") for word in _WORDS)
 # fairseq's name within an epoch; steps are at least as many as epochs, and in STEP_RANK more than ranks.
 _EPOCH_AND_STEP = re.compile(r"checkpoint_(?P<epoch>[0-9]{1,9})_(?P<step>[0-9]{1,18})\.pt$")
 # checkpoint_2026-11-29_07-29-07.604357 (Ray), CKPT+2026-11-29+07-51-19+00 (SpeechBrain), ckpt_20261129_075119.pt.
@@ -210,16 +212,23 @@ def _usual_reading(lowered: str) -> Tuple[Reading, bool]:
         return None, False
     match = _EPOCH_AND_STEP.match(lowered)
     match = match if match and int(match["step"]) >= int(match["epoch"]) else _BARE.match(lowered)
-    date = _DATE.search(lowered) if match is None else None
-    has_date = date is not None and bool(date["in_date"] or date["time"])
-    rest = _DATE.sub("_", lowered, count=1) if has_date else lowered
+    date = _date_in(lowered) if match is None else None
+    rest = _DATE.sub("_", lowered, count=1) if date is not None else lowered
     for word in _USUAL:
         match = match or word.search(rest)
     if match is not None:
         return _refusal(lowered) or int(match["step"]), False
-    if date is None or not has_date or not _DATED.search(rest) or not _OTHER_WORDS.isdisjoint(_words(rest)):
+    if date is None or not _DATED.search(rest) or not _OTHER_WORDS.isdisjoint(_words(rest)):
         return None, False
+    if not date["time"] and _overwritten(lowered) is not None:
+        return None, False  # all day, or all the run: of several such files the newest counts
     return (_refusal(rest) or (_number_of(date) if date["time"] else DATE_NAME)), True
+
+
+def _date_in(lowered: str) -> Optional[Match[str]]:
+    """Return the date in a name; `None`: there is none, or it may be a number."""
+    date = _DATE.search(lowered)
+    return date if date is not None and (date["in_date"] or date["time"]) else None
 
 
 def _number_of(date: Match[str]) -> int:
@@ -281,7 +290,9 @@ def _overwritten(lowered: str) -> Optional[Overwritten]:
         return None
     if words & _SURE_WORDS:
         return Overwritten.SURE
-    is_likely = words & _LIKELY_WORDS and not any(word.isdigit() for word in words)
+    date = _date_in(match["stem"])
+    others = _words(_DATE.sub("_", match["stem"], count=1)) if date and not date["time"] else words
+    is_likely = words & _LIKELY_WORDS and not any(word.isdigit() for word in others)
     return Overwritten.LIKELY if is_likely else None
 
 
