@@ -115,8 +115,13 @@ def _is_failure(action: str, kind: str) -> bool:
 
 
 def _gaps(lines: Sequence[Line], timeline: Timeline) -> Iterator[float]:
-    """Yield the times between consecutive checkpoints of an attempt."""
-    saves = sorted({(line.written_t, line.step) for line in lines if isinstance(line, CheckpointLine)})
+    """Yield the times between consecutive checkpoints of an attempt.
+
+    Where names state steps, a file that is overwritten beside them is mostly of the same save.
+    """
+    known = [line for line in lines if isinstance(line, CheckpointLine)]
+    stated = [line for line in known if not line.counted] or known
+    saves = sorted({(line.written_t, line.step) for line in stated})
     for attempt in timeline.attempts:
         end = attempt.end if attempt.end is not None else math.inf
         own = [t for t, _ in saves if attempt.start <= t <= end]

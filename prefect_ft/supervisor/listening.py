@@ -116,7 +116,7 @@ class Listener:
             case Detecting():
                 self._detecting(worker, event)
             case Unrecognised():
-                has_saved = bool(self._saves.verified)
+                has_saved = self._saves.has_ever_saved
                 self._unsaved.unrecognised(event.names, self._number(event), has_saved=has_saved)
             case Unhandled():
                 self._unsaved.unhandled(event.signal, event.ranks, self._number(event))

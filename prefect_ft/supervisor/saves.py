@@ -241,6 +241,11 @@ class Saves:
         return tuple(sorted(self._whole))
 
     @property
+    def has_ever_saved(self) -> bool:
+        """Whether a checkpoint has counted, also one that is gone."""
+        return bool(self._reported)
+
+    @property
     def marks(self) -> list[dict[str, Any]]:
         """Verified checkpoints in the form that agents expect, by step; incomplete records are left out."""
         return [

@@ -31,8 +31,8 @@ class Unresumed:
         start = self._start_of(line.attempt) if line.attempt else None
         if start is None or start.resume_step is None or not 0 < line.step < start.resume_step:
             return
-        is_best = UsualNames().is_best(PurePath(line.path or "").name)  # its step may be long past
-        is_own = line.written_t > start.t and not line.counted and not is_best
+        is_aside = UsualNames().is_aside(PurePath(line.path or "").name)  # its step may be long past
+        is_own = line.written_t > start.t and not line.counted and not is_aside
         if is_own and not self._counts_anew():
             self._warn(start.attempt, start.resume_step, f"has saved step {line.step} since")
 

@@ -9,6 +9,7 @@ import pytest
 from past_runs import came_through
 
 from prefect_ft.journal.attempts import timeline_of
+from prefect_ft.journal.records import CheckpointLine
 from prefect_ft.report.advice import Advice, advise, best_interval_s
 from prefect_ft.report.words import advice_lines
 
@@ -42,6 +43,15 @@ def test_what_a_journal_knows() -> None:
     assert advise([(lines, timeline_of(lines, float(lines[-1].t)))]) == Advice(
         failures=2, worked_s=pytest.approx(19859.0), interval_s=900.0, cost_s=12.25, cost_from=4
     )
+
+
+def test_a_file_that_is_overwritten_beside_steps_is_no_save_of_its_own() -> None:
+    lines = []
+    for line in came_through().lines:
+        lines.append(line)
+        if isinstance(line, CheckpointLine):
+            lines.append(line.but(step=line.step + 1, counted=True, written_t=line.written_t + 0.005))
+    assert advise([(lines, timeline_of(lines, float(lines[-1].t)))]).interval_s == 900.0
 
 
 @pytest.mark.parametrize(

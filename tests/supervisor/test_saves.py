@@ -152,6 +152,16 @@ def test_what_an_incident_says_of_checkpoints(course: list[Any], expected: dict[
     assert saves(*course).facts() == expected
 
 
+def test_what_has_counted_once_has_been_saved_also_when_it_is_gone() -> None:
+    assert [
+        saves(*course).has_ever_saved for course in ([], [report(5, 5)], [report(5, 5), report(None)])
+    ] == [
+        False,
+        True,
+        True,
+    ]
+
+
 def test_those_set_aside_are_avoided() -> None:
     assert saves(report(30, 10, 20, 30), [30, 10]).avoided == [10, 30]
 

@@ -61,6 +61,17 @@ def test_one_without_what_the_others_have_does_not_count(own: str, beside: str, 
     assert len(scan(finder)[0]) == 4
 
 
+def test_what_is_cut_beside_it_after_it_has_counted_is_noticed(tmp_path: Path) -> None:
+    for step in (1, 2):
+        saved(tmp_path, f"model_{step}.pt", f"optimizer_{step}.pt")
+    finder = Finder(str(tmp_path))
+    assert scan(finder)[0] == [1, 2]
+    put(tmp_path / "optimizer_2.pt", torch_file()[:-30], age=500.0)
+    steps, why_not = scan(finder)
+    assert steps == [1]
+    assert why_not["model_2.pt"].startswith("optimizer_2.pt beside it: ")
+
+
 def test_the_file_of_each_rank_is_wanted(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         saved(tmp_path, f"model_{step}.pt", f"optim_{step}_rank0.pt", f"optim_{step}_rank1.pt")

@@ -302,6 +302,53 @@ def test_files_with_a_date_alone_are_overwritten_through_the_day(name: str, tmp_
         assert [(item.step, item.path) for item in finder.scan(NOW + 60)] == [(number, str(path))]
 
 
+@pytest.mark.parametrize("size", ["much smaller", "the same"])
+def test_averaged_weights_of_a_step_are_not_taken_for_its_checkpoint(tmp_path: Path, size: str) -> None:
+    text = "" if size == "much smaller" else "x" * 4000
+    for step in (1, 2):
+        put(tmp_path / f"ckpt_{step}.pt", whole("x" * 4000), 30.0 - step)
+        put(tmp_path / f"ckpt_{step}_ema.pt", whole(text), 29.5 - step)
+    names = [os.path.basename(item.path) for item in Finder(str(tmp_path)).scan(NOW)]
+    assert names == ["ckpt_1.pt", "ckpt_2.pt"]
+
+
+def test_a_link_to_what_is_cut_leads_to_what_is_resumed_from(tmp_path: Path) -> None:
+    put(tmp_path / "epoch=1.ckpt", whole(), 40.0)
+    put(tmp_path / "epoch=2.ckpt", whole()[:-5], 30.0)
+    (tmp_path / "last.ckpt").symlink_to("epoch=2.ckpt")
+    finder = Finder(str(tmp_path), keep_copies=True)
+    assert found(finder) == [(1, False)]
+    finder.replace_damaged(None, [], [], ALL)
+    assert os.readlink(tmp_path / "last.ckpt") == "epoch=2.ckpt"
+    (chosen,) = finder.scan(NOW)
+    assert finder.put_back(chosen) == chosen
+    assert os.readlink(tmp_path / "last.ckpt") == "epoch=1.ckpt"
+
+
+def test_a_cut_file_without_a_copy_stays_where_another_one_is_put_back(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path), keep_copies=True)
+    put(tmp_path / "latest_net_D.pt", whole(), 30.0)
+    finder.keep(finder.scan(NOW), lambda: True)
+    put(tmp_path / "latest_net_G.pt", whole()[:-5], 20.0)
+    put(tmp_path / "latest_net_D.pt", whole("new")[:-5], 19.0)
+    found(finder)
+    finder.replace_damaged(None, [], [], ALL)
+    assert sorted(each.name for each in tmp_path.iterdir() if not each.name.startswith(".")) == [
+        "latest_net_D.pt",
+        "latest_net_D.pt.old",
+        "latest_net_G.pt",
+    ]
+
+
+def test_a_cut_file_stays_where_another_one_counts(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path), keep_copies=True)
+    put(tmp_path / "latest_net_D.pt", whole(), 30.0)
+    put(tmp_path / "latest_net_G.pt", whole()[:-5], 20.0)
+    found(finder)
+    finder.replace_damaged(None, [], [], ALL)
+    assert (tmp_path / "latest_net_G.pt").exists()
+
+
 def path_of(finder: Finder) -> str:
     (item,) = finder.scan(NOW)
     return os.path.basename(item.path)
@@ -787,12 +834,13 @@ def test_of_several_files_with_one_beside_them_the_newest_gets_it(tmp_path: Path
     )
 
 
-def test_what_goes_with_a_whole_file_stays_where_another_one_gives_way(tmp_path: Path) -> None:
+def test_what_goes_with_a_whole_file_stays_where_another_one_is_cut(tmp_path: Path) -> None:
     put(tmp_path / "last.pt", whole()[:-5], 90.0)
     finder = Finder(str(tmp_path), keep_copies=True)
     save(tmp_path, 2, 80.0, "ckpt.pt")
     assert found(finder) == [(1, True)]
-    assert finder.replace_damaged(None, [], [])
+    finder.replace_damaged(None, [], [])
+    (tmp_path / "last.pt").unlink()
     assert held(tmp_path) == {"ckpt.pt": 2, "optimizer.pt": 2}
 
 

@@ -129,6 +129,16 @@ def set_aside(root: str, name: str) -> None:
     os.rename(path, next(free for free in names if not os.path.lexists(free)))
 
 
+def point(link: str, target: str) -> None:
+    """Have a link lead to another file, atomically. Raises OSError."""
+    directory, name = os.path.split(link)
+    beside = os.path.join(directory, f".{name}.putting-back")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(beside)
+    os.symlink(target, beside)
+    os.replace(beside, link)
+
+
 def mark_of(state: os.stat_result) -> Mark:
     """Return the mark of a single file."""
     return Mark(state.st_size, state.st_mtime_ns / 1e9, state.st_dev, state.st_ino)

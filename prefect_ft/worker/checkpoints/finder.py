@@ -197,11 +197,16 @@ class Finder:
             if item.entry.step is None:
                 self._versions[item.entry.name] = step
                 self._note_set(item.entry.name, checkpoint.known, beside)
-            if step not in found or _is_newer(checkpoint, found[step]):
+            if step not in found or self._rank_of(checkpoint) > self._rank_of(found[step]):
                 found[step] = checkpoint
         for checkpoint in found.values():
             self._proofs.add(checkpoint.path, checkpoint.known)
         return [found[step] for step in sorted(found)]
+
+    def _rank_of(self, checkpoint: Checkpoint) -> Tuple[bool, float, str]:
+        """Return what orders checkpoints of one step: averaged weights and the like come last, then the older ones."""
+        is_aside = self._names.is_aside(os.path.basename(checkpoint.path))
+        return not is_aside, checkpoint.mtime, checkpoint.path
 
     def why_not(self) -> Dict[str, str]:
         """Return why entries were not verified in the last scan, by name; `.` is the directory."""
@@ -244,6 +249,7 @@ class Finder:
         ]
         good = {each for name in self._versions.keys() - {*bad} for each in self._beside_of(name)}
         put_back: List[copies.Copy] = []
+        without: List[str] = []
         for name in bad:
             kept = copies.copies_of(self._path, name)
             allowed = [
@@ -251,7 +257,13 @@ class Finder:
             ]
             if allowed:
                 put_back.append(allowed[-1])
-                continue
+            elif not os.path.islink(os.path.join(self._path, name)):
+                without.append(name)
+        # Where another one is resumed from, the script may want this one with it: it is not taken away.
+        goes_on = put_back or any(
+            step is not None for name, step in self._versions.items() if name not in bad
+        )
+        for name in without if not goes_on else ():
             for each in [*self._beside_of(name), name]:
                 if each == name or (each not in good and os.path.isfile(os.path.join(self._path, each))):
                     copies.set_aside(self._path, each)
@@ -282,12 +294,20 @@ class Finder:
         name = os.path.relpath(chosen.path, self._path)
         copy = copies.read_name(os.path.basename(name)) if _is_copy(name) else None
         if copy is None:
+            self._point_links_at(chosen)
             return chosen
         path = os.path.join(self._path, copy.of)
         known = self._proofs.known_at(path)
         is_there = known is not None and known.step == copy.step and copies.is_put_back(self._path, copy)
         mark = known.mark if known is not None and is_there else self._put_back(copy)
         return replace(chosen, path=path, device=mark.device, inode=mark.inode)
+
+    def _point_links_at(self, chosen: Checkpoint) -> None:
+        """Have links to checkpoints that do not count lead to the one that is resumed from, if copies are kept."""
+        bad = [name for name, step in self._versions.items() if step is None and "/" not in name]
+        for path in (os.path.join(self._path, name) for name in bad if self._keeps_copies):
+            if os.path.islink(path) and os.path.dirname(chosen.path) == self._path:
+                copies.point(path, os.path.basename(chosen.path))
 
     def _put_back(self, copy: copies.Copy) -> Mark:
         marks = copies.put_back(self._path, copy)
@@ -313,14 +333,14 @@ class Finder:
         return self._is_sure(entry) or self._proofs.known_at(entry.path) is not None
 
     def _without_bare(self, whole: List[_Judged]) -> List[_Judged]:
-        """Leave out best models that are clearly smaller than the newest other checkpoint with a step in its name."""
+        """Leave out best models and the like, if clearly smaller than the newest checkpoint with a step in its name."""
         named = [item for item in whole if item.entry.step is not None and not _is_copy(item.entry.name)]
-        best = {item.entry.name for item in named if self._names.is_best(item.entry.name)}
-        others = [item.entry for item in named if item.entry.name not in best]
-        if not best or not others:
+        aside = {item.entry.name for item in named if self._names.is_aside(item.entry.name)}
+        others = [item.entry for item in named if item.entry.name not in aside]
+        if not aside or not others:
             return whole
         size = max(others, key=lambda entry: (entry.mtime_ns, entry.name)).size
-        return [item for item in whole if item.entry.name not in best or item.entry.size >= _AS_LARGE * size]
+        return [item for item in whole if item.entry.name not in aside or item.entry.size >= _AS_LARGE * size]
 
     def _look_beside(self, judged: Mapping[str, _Judged]) -> Tuple[Siblings, Dict[str, _Judged]]:
         """Return which files belong together, and those of them that are no checkpoints by themselves."""
@@ -436,13 +456,13 @@ class Finder:
         entry = item.entry
         reason = self._proofs.objection(entry, item.verdict, moment)
         is_known = self._proofs.of(entry) is not None
-        if reason or not siblings.has(entry.name) or (is_known and entry.step is not None):
+        if reason or not siblings.has(entry.name):
             return reason
-        if not moment.is_over and (shape := siblings.missing(entry.name)) is not None:
+        if not (is_known or moment.is_over) and (shape := siblings.missing(entry.name)) is not None:
             return f"{shape} is missing, which every other one has beside it"
         for name in siblings.of(entry.name):
             other = beside.get(name)
-            if other is None or (is_known and self._was_proved_by_others(other)):
+            if other is None or (is_known and self._was_proved(other, entry)):
                 continue
             if why := self._proofs.objection(other.entry, other.verdict, moment):
                 if other.verdict.complete is False:
@@ -452,9 +472,13 @@ class Finder:
                 return f"{name} beside it: {why}"
         return None
 
-    def _was_proved_by_others(self, item: _Judged) -> bool:
-        """Return whether what is beside a known version was never seen here, and is not surely cut."""
-        return item.verdict.complete is None and self._proofs.known_at(item.entry.path) is None
+    def _was_proved(self, item: _Judged, known: Entry) -> bool:
+        """Return whether what is beside a known checkpoint is not surely cut, and was proved with it, or never seen."""
+        if item.verdict.complete is False:
+            return False
+        return known.step is not None or (
+            item.verdict.complete is None and self._proofs.known_at(item.entry.path) is None
+        )
 
     def _wait_for(self, entry: Entry) -> None:
         """Have this directory looked at when an entry has settled."""
@@ -636,10 +660,6 @@ def choose(
 
 def _is_copy(name: str) -> bool:
     return name.startswith(f"{copies.DIRECTORY}/")
-
-
-def _is_newer(checkpoint: Checkpoint, other: Checkpoint) -> bool:
-    return (checkpoint.mtime, checkpoint.path) > (other.mtime, other.path)
 
 
 def _unreadable(error: OSError) -> str:

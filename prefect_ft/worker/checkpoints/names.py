@@ -83,7 +83,12 @@ _STATE = re.compile(r"(?<![a-z])(?:optimizer|optim|opt|scheduler|scaler)(?![a-z]
 """Of a file with a part of a checkpoint's state that is not in the model's. Not rng: its number may be a rank's."""
 _SURE_WORDS = frozenset(("snapshot", "ckpt", "checkpoint", "chkpt", "last", "latest", "current", "resume"))
 _LIKELY_WORDS = frozenset(("model", "weights", "params", "state", "save", "saved"))
-_BEST = re.compile(r"(?<![a-z])best(?![a-z])")
+_ASIDE = re.compile(
+    r"(?<![a-z])(?:best|ema|swa|averaged?|fp16|bf16|int8|quantized|exported|predictions?|embeddings?|weights[-_]only)(?![a-z])"
+)
+"""Of a name of best or averaged weights, or of what is made of a checkpoint."""
+# Lightning's, with whatever stands before: sample-mnist-epoch=02-val_loss=0.32.ckpt is a checkpoint.
+_BY_LIGHTNING = re.compile(r"(?<![a-z])(?:epoch|step)=[0-9].*\.ckpt$")
 # Best models, exports and downloads: resuming from them would lose steps.
 _OTHER_WORDS = frozenset(
     (
@@ -110,7 +115,7 @@ OF_A_RUN = re.compile(r"\.prefect-ft|[0-9]{8}_[0-9]{6}_restartable.*")
 
 _NO_CHECKPOINT = re.compile(
     r"\.(?:log|txt|md|csv|tsv|html|ya?ml|toml|py|sh|out|err|png|jpe?g|gif|svg|webp|pdf|mp4|wav|lock|md5|sha1"
-    r"|sha256|crc)$|\.manifest\.json$"
+    r"|sha256|crc|onnx|gguf|ggml|tflite|torchscript|mlmodel|engine|trt|parquet|arrow|feather)$|\.manifest\.json$"
 )
 
 
@@ -144,9 +149,12 @@ class UsualNames:
         """Return how surely scripts overwrite a name without a step with each checkpoint; `None`: they do not."""
         return _overwritten(name.lower())
 
-    def is_best(self, name: str) -> bool:
-        """Return whether a name is that of a best model: many trainers save it without the optimizer's state."""
-        return _BEST.search(name.lower()) is not None
+    def is_aside(self, name: str) -> bool:
+        """Return whether a name is that of a best model, of averaged weights or the like.
+
+        Many trainers save these beside their checkpoints, without the optimizer's state.
+        """
+        return _ASIDE.search(name.lower()) is not None
 
     def resembles(self, name: str) -> bool:
         """Return whether a name that is not a checkpoint's has, or may have, a step in it."""
@@ -195,7 +203,7 @@ class PatternNames:
         is_named = not self._has_step and self._whole.match(name)
         return Overwritten.SURE if is_named and (self._trusted or not _reads_temporary(name)) else None
 
-    def is_best(self, name: str) -> bool:
+    def is_aside(self, name: str) -> bool:
         """Return False: the user has named what counts."""
         del name
         return False
@@ -312,7 +320,7 @@ def _refusal(lowered: str) -> Optional[str]:
         return "its name sets it aside"
     if _PART.search(lowered):
         return PART_NAME
-    if _COMPANION.search(lowered):
+    if _COMPANION.search(lowered) and not _BY_LIGHTNING.search(lowered):
         return COMPANION_NAME
     return None
 
