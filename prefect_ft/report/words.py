@@ -56,7 +56,7 @@ PART_MEANINGS: Mapping[str, str] = {
     "wait": "the restart delay set in the job, or the wait for approval",
     "recover": "from the decision until the ranks ran again",
     "start": "from the phase's beginning until its ranks ran",
-    "stop": "from the last decision to the phase's end, or from the training's end if nobody watched then",
+    "stop": "from the last decision to the phase's end; also from the end of training until an orchestrator came back",
 }
 """In display order."""
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from prefect_ft.amounts import count
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
-from prefect_ft.journal.records import AttemptLine, CheckpointLine, EarlierSavesLine, IncidentLine
+from prefect_ft.journal.records import CheckpointLine, EarlierSavesLine, IncidentLine
 from prefect_ft.model import Decision, FailureClass
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.events import Chosen
@@ -104,7 +104,7 @@ class Resuming:
         return {
             "limit": self._limit(decision),
             "gives_way": self._gives_way(decision),
-            "avoid": sorted({*self._saves.avoided, *(self._own if self._goes_on(decision) else ())}),
+            "avoid": sorted({*self._saves.avoided, *(self._saves.steps if self._goes_on(decision) else ())}),
             "deaths": self.all_deaths(),
             "unreadable": self._saves.unreadable,
             "verified": [*self._earlier_marks, *self._saves.marks],
@@ -118,46 +118,30 @@ class Resuming:
             return decision.resume_step
         if not self._goes_on(decision):
             return NO_STEP
-        limits = [step for step in (self._began_with, self._below_failed) if step is not None]
-        return min(limits, default=None)
+        return self._below_failed
 
     def _goes_on(self, decision: Decision | None) -> bool:
         """Return whether a restart that was decided from scratch goes on with what an earlier phase saved.
 
-        Decisions know only what the phase itself has saved. Once it has, that is what its first attempt was given.
+        Decisions know only what the phase itself has saved. Mostly it is what its first attempt was given.
         """
         saves = self._plan.saves
         if decision is None or decision.resume_step is not None or saves is None or saves.is_local:
             return False
-        return bool(self._earlier_marks) and (not self._saves.steps or self._began_with is not None)
-
-    @property
-    def _began_with(self) -> int | None:
-        """The step that the phase's first attempt was given; None: there was none, or no attempt has begun."""
-        first = (line.resume_step for line in self._journal.lines if isinstance(line, AttemptLine))
-        return next(first, None)
+        return bool(self._earlier_marks)
 
     @property
     def _below_failed(self) -> int | None:
-        """The step below all that could not be loaded, or gave bad numbers, of others than its own; None: none did."""
+        """The step below all of before the phase that could not be loaded or gave bad numbers; None: none did."""
         failed = {
             end.incident.started_from or 0
             for end in self._journal.lines
             if isinstance(end, IncidentLine) and end.incident.failure_class in ("checkpoint", "numeric")
         }
-        earlier = failed - self._written
+        earlier = failed.difference(
+            line.step for line in self._journal.lines if isinstance(line, CheckpointLine)
+        )
         return min(earlier) - 1 if earlier else None
-
-    @property
-    def _own(self) -> set[int]:
-        """The steps that the phase itself has saved: a restart that was decided from scratch wants none of them."""
-        return self._written.intersection(self._saves.steps)
-
-    @property
-    def _written(self) -> set[int]:
-        """All steps that the phase has ever saved, without what was put back."""
-        lines = self._journal.lines
-        return {line.step for line in lines if isinstance(line, CheckpointLine) and line.written_t >= 0}
 
     def _gives_way(self, decision: Decision | None) -> str:
         """Return which overwritten files that do not count give way to copies, or are renamed."""

@@ -19,7 +19,7 @@ MAX_NAMED = 3
 
 _GIVEN_NONE = (
     'Until that is mended a restart is given no checkpoint of this phase ("from scratch"): '
-    "a script that finds its own goes on with it, any other begins anew."
+    "a script that looks for its own checkpoints continues from them; any other starts over."
 )
 
 

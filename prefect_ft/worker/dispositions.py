@@ -60,4 +60,4 @@ def _bit(number: int) -> int:
 
 
 _NEVER_MEANT = _bit(signal.SIGXFSZ)
-"""Of a signal that nobody blocks but together with all others."""
+"""Nobody blocks this signal alone: where it is blocked, all signals are."""

@@ -273,7 +273,7 @@ def test_that_the_orchestrator_was_gone_is_told_wherever_the_story_is(
         assert "When nobody watched" in shown
 
 
-def test_an_attempt_that_ended_while_nobody_watched_did_not_go_on() -> None:
+def test_an_attempt_that_had_ended_is_not_said_to_have_continued() -> None:
     run = hung()
     known = {"epoch": 2, "by_hand": True, "attempt": 2, "goes_on": True, "adopted": [0, 1], "left": []}
     run.append("comeback", 6100.0, **known)

@@ -102,7 +102,7 @@ def test_the_advice_follows_the_reasons(names: dict[str, str], fields: dict[str,
     assert said == (
         f"2 entries of saves look like checkpoints and none of them counts ({listed}). "
         'Until that is mended a restart is given no checkpoint of this phase ("from scratch"): '
-        f"a script that finds its own goes on with it, any other begins anew. {advice}"
+        f"a script that looks for its own checkpoints continues from them; any other starts over. {advice}"
     )
 
 

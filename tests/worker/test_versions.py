@@ -38,11 +38,9 @@ def put(path: Path, content: bytes, age: float) -> Path:
     return path
 
 
-def found(
-    finder: Finder, now: float = NOW, step: int | None = None, **known: object
-) -> list[tuple[int, bool]]:
+def found(finder: Finder, now: float = NOW, step: int | None = None, **known: Any) -> list[tuple[int, bool]]:
     """Steps, each with whether it is only counted."""
-    checkpoints = finder.scan(now, step_at=lambda _: step, **known)  # type: ignore[arg-type]
+    checkpoints = finder.scan(now, step_at=lambda _: step, **known)
     return [(item.step, item.counted) for item in checkpoints]
 
 
@@ -340,6 +338,17 @@ def test_a_cut_file_without_a_copy_stays_where_another_one_is_put_back(tmp_path:
     ]
 
 
+def test_a_link_that_cannot_be_changed_costs_no_checkpoint(tmp_path: Path) -> None:
+    put(tmp_path / "epoch=1.ckpt", whole(), 40.0)
+    put(tmp_path / "epoch=2.ckpt", whole()[:-5], 30.0)
+    (tmp_path / "last.ckpt").symlink_to("epoch=2.ckpt")
+    (tmp_path / ".last.ckpt.putting-back").mkdir()  # in the way
+    finder = Finder(str(tmp_path), keep_copies=True)
+    (chosen,) = finder.scan(NOW)
+    assert finder.put_back(chosen) == chosen
+    assert os.readlink(tmp_path / "last.ckpt") == "epoch=2.ckpt"
+
+
 def test_a_cut_file_stays_where_another_one_counts(tmp_path: Path) -> None:
     finder = Finder(str(tmp_path), keep_copies=True)
     put(tmp_path / "latest_net_D.pt", whole(), 30.0)
@@ -521,16 +530,16 @@ def held(directory: Path) -> dict[str, int | None]:
 
 def look(finder: Finder, now: float = NOW, **known: object) -> list[Checkpoint]:
     """Look and keep copies, as agents do."""
-    checkpoints = finder.scan(now, **known)  # type: ignore[arg-type]
+    checkpoints = finder.scan(now, **known)
     finder.keep(checkpoints, lambda: True)
     return checkpoints
 
 
 def resumed(finder: Finder, **known: object) -> Checkpoint | None:
     """Choose what an attempt resumes from, as agents do."""
-    checkpoints = finder.scan(NOW, **known)  # type: ignore[arg-type]
+    checkpoints = finder.scan(NOW, **known)
     if finder.replace_damaged(None, [], []):
-        checkpoints = finder.scan(NOW, **known)  # type: ignore[arg-type]
+        checkpoints = finder.scan(NOW, **known)
     chosen = choose(checkpoints)
     return chosen and finder.put_back(chosen)
 

@@ -6,6 +6,7 @@ overwritten with each checkpoint. Where a format proves nothing, `proof` decides
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import stat
@@ -165,7 +166,7 @@ class Finder:
         *,
         is_over: bool = False,
     ) -> List[Checkpoint]:
-        """Return all verified checkpoints by step; where two have the same step, the one written last.
+        """Return all verified checkpoints by step; where two have the same step, the one that `_rank_of` prefers.
 
         All times are seconds since the epoch. `deaths` are those at which writers were killed,
         `renamed` the names that were seen moved into place whole and not written to since.
@@ -204,7 +205,7 @@ class Finder:
         return [found[step] for step in sorted(found)]
 
     def _rank_of(self, checkpoint: Checkpoint) -> Tuple[bool, float, str]:
-        """Return what orders checkpoints of one step: averaged weights and the like come last, then the older ones."""
+        """Return a key for choosing among checkpoints of one step: averaged weights come last, then older ones."""
         is_aside = self._names.is_aside(os.path.basename(checkpoint.path))
         return not is_aside, checkpoint.mtime, checkpoint.path
 
@@ -307,7 +308,8 @@ class Finder:
         bad = [name for name, step in self._versions.items() if step is None and "/" not in name]
         for path in (os.path.join(self._path, name) for name in bad if self._keeps_copies):
             if os.path.islink(path) and os.path.dirname(chosen.path) == self._path:
-                copies.point(path, os.path.basename(chosen.path))
+                with contextlib.suppress(OSError):  # what was chosen is as good without it
+                    copies.point(path, os.path.basename(chosen.path))
 
     def _put_back(self, copy: copies.Copy) -> Mark:
         marks = copies.put_back(self._path, copy)
@@ -396,7 +398,7 @@ class Finder:
         past = self._past(whole, max(stated, default=0))
         newest_ns = max((entry.mtime_ns for entry in named), default=None)
         sure = (item.entry.mtime_ns for item in judged if self._may_be_checkpoint(item))
-        bare = self._beside(whole, max(sure, default=0))
+        bare = self._bare_among(whole, max(sure, default=0))
         versions = [
             item
             for item in whole
@@ -425,7 +427,7 @@ class Finder:
             and self._proofs.of(item.entry) is None
         }
 
-    def _beside(self, whole: Iterable[_Judged], sure_ns: int) -> Set[str]:
+    def _bare_among(self, whole: Iterable[_Judged], sure_ns: int) -> Set[str]:
         """Return the overwritten files that may be weights saved beside a checkpoint that is overwritten too.
 
         They are those whose names are not sure, until they have been whole twice since the newest that is.
