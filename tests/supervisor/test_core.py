@@ -305,6 +305,21 @@ save(10); os.abort()
     assert (second.started_from, list(second.passed_over or ())) == (10, ["step-20.npz"])
 
 
+def test_no_name_is_warned_of_once_a_checkpoint_has_counted(make: Make) -> None:
+    """It may be gone since: scripts keep only the newest ones."""
+    code = """
+if restarts: sys.exit()
+save(10)
+while '"checkpoint"' not in open("journal.jsonl").read(): time.sleep(0.005)
+for name in os.listdir("ck"): os.remove(f"ck/{name}")
+for step in (25, 50, 75): open(f"ck/step-{step}.txt", "w").write("weights")
+os.abort()
+"""
+    phase = make(code, checking={"settle_s": 0.0}, plan_fields={"saves": SavesPlan(directory="/ck")})
+    phase.run()
+    assert [line.what for line in phase.journal.lines if isinstance(line, WarningLine)] == []
+
+
 def test_checkpoints_that_nobody_recognises_are_named_once(make: Make, tmp_path: Path) -> None:
     code = """
 if restarts: sys.exit()
